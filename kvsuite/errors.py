@@ -1,0 +1,73 @@
+"""Every exception kvsuite raises on purpose.
+
+    KvsuiteError
+    ├── TraceError              a trace file or a trace cannot be read, or contradicts itself
+    │   └── AmbiguousTrace      readable in two ways; the message names the option that settles it
+    ├── ConfigError             a layout, pool, scheduler or option that cannot be
+    ├── DeviceError             the asked-for device is absent or does not do what was asked
+    ├── EngineError             an engine broke the contract, or is not known
+    │   ├── UnknownEngine       no engine of that name; the message lists the known ones
+    │   └── BlockError          a block operation the paged cache refuses (double free, unknown sequence)
+    ├── InvariantViolation      the ledger or the content read back is wrong
+    ├── RecordError             a run record is damaged or of an unknown major version
+    └── GoldenError             a golden cannot be read or written
+        └── GoldenMismatch      a ledger differs from its golden
+
+A message says what was found, where, what was expected, and what to do.
+"""
+
+
+class KvsuiteError(Exception):
+    """Root of the tree; ``exit_code`` is what the command line returns for it."""
+
+    exit_code = 2
+
+
+class TraceError(KvsuiteError):
+    """A trace file or a trace cannot be read, or contradicts itself."""
+
+
+class AmbiguousTrace(TraceError):
+    """A trace file can be read in more than one way; the message names the option that settles it."""
+
+
+class ConfigError(KvsuiteError):
+    """A layout, pool, scheduler or option that cannot be."""
+
+
+class DeviceError(KvsuiteError):
+    """The asked-for device is absent or does not do what was asked."""
+
+    exit_code = 3
+
+
+class EngineError(KvsuiteError):
+    """An engine broke the contract, or is not known."""
+
+
+class UnknownEngine(EngineError):
+    """No engine of that name is registered."""
+
+
+class BlockError(EngineError):
+    """A block operation that the paged cache refuses."""
+
+
+class InvariantViolation(KvsuiteError):
+    """The ledger, or the content read back, is wrong."""
+
+    exit_code = 1
+
+
+class RecordError(KvsuiteError):
+    """A run record is damaged or of an unknown major version."""
+
+
+class GoldenError(KvsuiteError):
+    """A golden cannot be read or written."""
+
+
+class GoldenMismatch(GoldenError):
+    """A ledger differs from its golden."""
+
+    exit_code = 1
