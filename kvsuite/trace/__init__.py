@@ -1,0 +1,1 @@
+"""Traces: what was asked of an engine. Read from a file, made from a seed, or overlaid."""

@@ -1,0 +1,35 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kvsuite.errors import TraceError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write ``data`` to a partial file beside ``path``, then move it into place.
+
+    **Raises:** `TraceError` when the folder cannot be written or is full; an older ``path`` is untouched and
+    no partial file stays.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise TraceError(
+            f"cannot write {path}: {error.strerror or error}; nothing was changed, "
+            "choose a folder that can be written and has room"
+        ) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()

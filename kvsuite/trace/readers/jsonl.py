@@ -1,0 +1,119 @@
+"""JSON lines decoded row by row; every error names its line and path."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import msgspec
+
+from kvsuite.errors import TraceError
+from kvsuite.trace.readers.source import cut_off
+from kvsuite.trace.rows import is_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvsuite.trace.readers.source import TraceFile
+
+RowT = TypeVar("RowT", bound=msgspec.Struct)
+
+EXTENSION = "x_"
+"""Keys that start so are anyone's, and are read past."""
+
+_PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_EXPECTED = re.compile(r"^Expected `(?P<expected>[^`]+)`(?P<bound> [<>]=? \S+)?(?:, got `[^`]+`)?$")
+_KEY = re.compile(r"^Object (?P<state>contains unknown|missing required) field `(?P<key>[^`]+)`$")
+
+
+def decode_rows(
+    lines: Iterable[tuple[int, bytes]],
+    file: TraceFile,
+    row_type: type[RowT],
+    *,
+    times: tuple[str, ...],
+    optional_times: tuple[str, ...] = (),
+) -> tuple[list[int], list[RowT]]:
+    """Return line numbers and rows; keys that start with ``x_`` are read past.
+
+    ``times`` and ``optional_times`` name fields that must hold an exact number: ``int`` or ``Decimal``.
+
+    **Raises:** `TraceError` for a line that is not JSON, is cut off, or does not have the shape of a row.
+    """
+    decoder = msgspec.json.Decoder(row_type, float_hook=Decimal)
+    numbers: list[int] = []
+    rows: list[RowT] = []
+    for number, line in lines:
+        try:
+            row = decoder.decode(line)
+        except msgspec.ValidationError:
+            row = _decode_extended(line, row_type, number)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            _refuse_json(file, number, error)
+        numbers.append(number)
+        rows.append(row)
+    for name in times:
+        _check_times(name, numbers, [getattr(row, name) for row in rows])
+    for name in optional_times:
+        given = [
+            (number, value)
+            for number, row in zip(numbers, rows, strict=True)
+            if (value := getattr(row, name)) is not None
+        ]
+        _check_times(name, [number for number, _ in given], [value for _, value in given])
+    return numbers, rows
+
+
+def decode_object(line: bytes, row_type: type[RowT], number: int) -> RowT:
+    """Decode one object, keys that start with ``x_`` read past.
+
+    **Raises:** `TraceError` as `decode_rows`.
+    """
+    try:
+        return msgspec.json.decode(line, type=row_type)
+    except msgspec.ValidationError:
+        return _decode_extended(line, row_type, number)
+
+
+def _decode_extended(line: bytes, row_type: type[RowT], number: int) -> RowT:
+    found: Any = msgspec.json.Decoder(float_hook=Decimal).decode(line)
+    if isinstance(found, dict):
+        found = {key: value for key, value in found.items() if not key.startswith(EXTENSION)}
+    try:
+        return msgspec.convert(found, row_type)
+    except msgspec.ValidationError as error:
+        _refuse_shape(found, row_type, error, number)
+
+
+def _refuse_shape(found: Any, row_type: type[RowT], error: msgspec.ValidationError, number: int) -> NoReturn:
+    match = _PLACE.match(str(error))
+    what, path = (match["what"], match["path"] or "$") if match else (str(error), "$")
+    if key := _KEY.match(what):
+        known = ", ".join(row_type.__struct_fields__)
+        state = "unknown" if key["state"] == "contains unknown" else "missing"
+        raise TraceError(f"{state} key {key['key']} @ line {number} {path}: the keys are {known}")
+    expected = _EXPECTED.match(what)
+    wanted = f"expected {expected['expected']}{expected['bound'] or ''}" if expected else what
+    raise TraceError(f"{_value_text(found, path)} @ line {number} {path}: {wanted}; correct the line")
+
+
+def _value_text(found: Any, path: str) -> str:
+    """Return the value at a path such as ``$.hash_ids[3]`` as JSON would write it, cut to 40 characters."""
+    for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+        found = found[key] if key else found[int(index)]
+    return msgspec.json.Encoder(decimal_format="number").encode(found).decode()[:40]
+
+
+def _refuse_json(file: TraceFile, number: int, error: Exception) -> NoReturn:
+    if number == file.data.count(b"\n") + 1 and not file.ends_with_newline:
+        cut_off(number)
+    raise TraceError(f"line {number} is not JSON ({error}); correct or remove the line") from None
+
+
+def _check_times(name: str, numbers: list[int], values: list[Any]) -> None:
+    for number, value in zip(numbers, values, strict=True):
+        if not is_time(value):
+            raise TraceError(
+                f"{_value_text(value, '$')} @ line {number} $.{name}: expected a number; correct the line"
+            )
