@@ -1,0 +1,1 @@
+"""The paged KV cache itself: layout in bytes, blocks, tables, reference counts, prefix keys."""
