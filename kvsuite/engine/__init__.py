@@ -1,0 +1,1 @@
+"""Engines: the contract, the registry, the reference engine and the contiguous controls."""

@@ -1,0 +1,143 @@
+"""What an engine lets us see: its pools, as they are and as they stand at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from kvsuite.trace.model import RequestId
+
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+
+NO_BLOCKS: Int32Array = np.zeros(0, np.int32)
+
+
+def _no_blocks() -> Int32Array:
+    return NO_BLOCKS
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PoolKey:
+    """Which pool: layer group, tier (``device`` or ``host``) and tensor-parallel rank."""
+
+    group: int = 0
+    tier: str = "device"
+    rank: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.tier}/g{self.group}/r{self.rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """The fixed facts of one pool of ``num_blocks`` blocks of ``block_size`` tokens.
+
+    A block holds ``block_size * bytes_per_token + pad_bytes_per_block`` bytes.
+    """
+
+    key: PoolKey
+    num_blocks: int
+    block_size: int
+    bytes_per_token: int
+    pad_bytes_per_block: int = 0
+    never_allocatable_blocks: int = 0
+    table_entry_bytes: int = 4
+    contiguous: bool = False
+    """A control that needs one unbroken run of slots a sequence; False for every paged engine."""
+
+    @property
+    def usable_blocks(self) -> int:
+        """Blocks a sequence can ever own."""
+        return self.num_blocks - self.never_allocatable_blocks
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block, padding included."""
+        return self.block_size * self.bytes_per_token + self.pad_bytes_per_block
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the whole pool."""
+        return self.num_blocks * self.block_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """One pool at one moment, read-only.
+
+    A *full* snapshot (``since is None``) lists everything. A *changed* one (``since`` is the revision it
+    builds on) still lists every live sequence with its length, but gives only the tables that changed
+    and, for blocks, only those whose state or reference count changed. An engine may always answer with
+    a full one; applying changes to the last full one must give the next full one, and the replay checks
+    that it does.
+    """
+
+    key: PoolKey
+    revision: int
+    since: int | None
+    request_ids: tuple[RequestId, ...]
+    """Every live sequence, oldest first."""
+    lengths: Int64Array
+    """int64[R]: tokens each live sequence holds slots for, look-ahead apart."""
+    table_rows: Int32Array
+    """int32[C]: which of ``request_ids`` the tables below belong to; 0..R-1 in a full snapshot."""
+    table_offsets: Int64Array
+    """int64[C + 1]: table ``c`` is ``table_blocks[table_offsets[c]:table_offsets[c + 1]]``."""
+    table_blocks: Int32Array
+    """int32: block ids in token order; null ids where a window has let go."""
+    free: Int32Array
+    """Usable now, nothing of value inside. Changed snapshots: those that became free."""
+    cached: Int32Array
+    """Held by no sequence, content can still be hit. Changed snapshots: those that became cached."""
+    quarantined: Int32Array = field(default_factory=_no_blocks)
+    """Released while a step or transfer may still touch them. Changed: those that became so."""
+    live: Int32Array = field(default_factory=_no_blocks)
+    """Only in changed snapshots: blocks that came into use (from free, cached or quarantined)."""
+    never_allocatable: Int32Array = field(default_factory=_no_blocks)
+    """Null and trash blocks; given in every snapshot."""
+    null_ids: Int32Array = field(default_factory=_no_blocks)
+    """Ids that may stand in a table without being owned."""
+    ref_count_ids: Int32Array | None = None
+    """Blocks whose reference count the engine claims (full: all above 0; changed: those that changed);
+    ``None``: the engine keeps no counts that we can see."""
+    ref_counts: Int32Array | None = None
+    first_live: Int64Array | None = None
+    """int64[R]: first token each sequence still holds; ``None``: all hold from token 0."""
+    lookahead_tokens: int = 0
+    """Slots beyond its length that each sequence may hold (declared, for drafts)."""
+    largest_free_run: int | None = None
+    """For contiguous pools: the longest hole, in blocks. ``None`` where any free block serves."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the snapshot stands by itself."""
+        return self.since is None
+
+    def table(self, c: int) -> Int32Array:
+        """Return the ``c``-th table given."""
+        return self.table_blocks[self.table_offsets[c] : self.table_offsets[c + 1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One allocation that an engine says it holds, counted once per ``data_pointer``."""
+
+    role: str
+    """``pool``, ``tables`` or ``workspace``."""
+    data_pointer: int
+    nbytes: int
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryClaim:
+    """What an engine says of its own memory: judged against the device, never believed."""
+
+    storages: tuple[Storage, ...]
+    claimed_cache_bytes: int
+    """Bytes the engine reports as KV cache."""
