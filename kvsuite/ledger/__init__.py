@@ -1,0 +1,1 @@
+"""The byte ledger: rows derived from snapshots, timelines of them, and the laws they obey."""

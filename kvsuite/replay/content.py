@@ -1,0 +1,231 @@
+"""Writes a sequence's tokens through the engine's tables, reads them back, and counts what is wrong.
+
+A long replay reads each token once after the writes of the step that follows its own, again before its
+block is released, on each fork, copy and prefix hit, and a rotating sample each step. With ``read_all``
+every live token is read at every step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsuite.ledger.invariants import Violation
+from kvsuite.trace.tokens import mix64
+
+if TYPE_CHECKING:
+    from kvsuite.engine.contract import Ops
+    from kvsuite.engine.snapshot import Int64Array
+    from kvsuite.ledger.tracker import PoolTracker
+    from kvsuite.replay.batch import Sequence, Write
+    from kvsuite.replay.worker import Worker
+    from kvsuite.trace.model import RequestId
+
+SAMPLE_TOKENS = 256
+MAX_KEPT_VIOLATIONS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class ContentTally:
+    """What was written and read back in one replay; ``mode`` is ``full``, ``probe`` or ``none``."""
+
+    mode: str
+    tokens_written: int
+    tokens_read: int
+    mismatches: int
+    first_mismatch: str | None
+
+
+class ContentCheck:
+    """The worker's side of a replay, over every device pool of an engine."""
+
+    def __init__(self, worker: Worker, trackers: tuple[PoolTracker, ...], *, read_all: bool) -> None:
+        self._worker = worker
+        self._trackers = tuple(t for t in trackers if t.spec.key.tier == "device")
+        self._read_all = read_all
+        self._live: dict[RequestId, Sequence] = {}
+        self._written: dict[RequestId, int] = {}
+        self._last_writes: list[Write] = []
+        self._forked: list[Sequence] = []
+        self._turn = 0
+        self.violations: list[Violation] = []
+        self.tokens_written = self.tokens_read = self.mismatches = 0
+
+    def tally(self) -> ContentTally:
+        """Return the counts so far."""
+        first = self.violations[0].message if self.violations else None
+        return ContentTally(self._worker.mode, self.tokens_written, self.tokens_read, self.mismatches, first)
+
+    def step(self, step: int, ops: Ops, writes: list[Write]) -> None:
+        """Execute copies, write this step's tokens, and read what is due; tables are this step's."""
+        for copy in ops.copies:
+            self._worker.copy(copy.pool, copy.source, copy.target, copy.num_tokens)
+        for pool, block in ops.zeroed:
+            self._worker.zero(pool, block)
+        writes = [write for write in writes if self._has_slots(write.sequence, write.stop, step)]
+        self._write(writes)
+        for write in writes:
+            self._live[write.sequence.request_id] = write.sequence
+            self._written[write.sequence.request_id] = write.stop
+        if self._read_all:
+            for request_id, sequence in self._live.items():
+                self._read(sequence, 0, self._written[request_id], step, "with every live token")
+        else:
+            self._read_due(step, ops, writes)
+        self._last_writes = writes
+        self._forked = []
+
+    def forked(self, child: Sequence) -> None:
+        """Learn that a child shares its parent's blocks."""
+        self._live[child.request_id] = child
+        self._written[child.request_id] = child.computed
+        self._forked.append(child)
+
+    def before_release(self, sequence: Sequence, step: int) -> None:
+        """Read all of a sequence once more, through the tables it had in the last forward pass."""
+        written = self._written.pop(sequence.request_id, 0)
+        self._live.pop(sequence.request_id, None)
+        if written and sequence.request_id in self._trackers[0].holdings.tables:
+            self._read(sequence, 0, written, step, "before its release")
+
+    def _read_due(self, step: int, ops: Ops, writes: list[Write]) -> None:
+        self._read_last_writes(step)
+        for write in writes:
+            if write.hit:
+                self._read(write.sequence, 0, write.hit, step, "on a prefix hit")
+        for child in self._forked:
+            if child.request_id in self._live:
+                self._read(child, 0, self._written[child.request_id], step, "after its fork")
+        for copy in ops.copies:
+            sequence = self._live.get(copy.request_id)
+            if sequence is not None:
+                written = self._written[copy.request_id]
+                self._read(sequence, max(0, written - copy.num_tokens - 1), written, step, "after a copy")
+        if writes:
+            self._turn += 1
+            sequence = writes[self._turn % len(writes)].sequence
+            written = self._written[sequence.request_id]
+            start = self._turn * SAMPLE_TOKENS % written
+            self._read(sequence, start, min(written, start + SAMPLE_TOKENS), step, "in a rotating sample")
+
+    def _read_last_writes(self, step: int) -> None:
+        singles: list[Write] = []
+        for write in self._last_writes:
+            if write.sequence.request_id not in self._live:
+                continue
+            if write.stop - write.start == 1:
+                if self._has_slots(write.sequence, write.stop, step):
+                    singles.append(write)
+            else:
+                self._read(write.sequence, write.start, write.stop, step, "one step after its write")
+        if singles:
+            self._read_singles(singles, step)
+
+    def _write(self, writes: list[Write]) -> None:
+        singles = [write for write in writes if write.stop - write.start == 1]
+        for tracker in self._trackers:
+            if singles:
+                self._worker.write(tracker.spec.key, _slots(tracker, singles), _tags(singles))
+        for write in writes:
+            if write.stop - write.start > 1:
+                tags = write.sequence.content.tags(write.start, write.stop)
+                for tracker in self._trackers:
+                    slots = _slot_range(tracker, write.sequence.request_id, write.start, write.stop)
+                    self._worker.write(tracker.spec.key, slots, tags[len(tags) - len(slots) :])
+        self.tokens_written += sum(write.stop - write.start for write in writes)
+
+    def _read(self, sequence: Sequence, start: int, stop: int, step: int, why: str) -> None:
+        if not self._has_slots(sequence, stop, step):
+            return
+        tags = sequence.content.tags(start, stop)
+        for tracker in self._trackers:
+            slots = _slot_range(tracker, sequence.request_id, start, stop)
+            found = self._worker.matches(tracker.spec.key, slots, tags[len(tags) - len(slots) :])
+            self.tokens_read += len(slots)
+            if not found.all():
+                wrong = np.flatnonzero(~found)
+                position = stop - len(slots) + int(wrong[0])
+                self._mismatch(tracker, sequence, position, int(slots[wrong[0]]), len(wrong), step, why)
+
+    def _read_singles(self, writes: list[Write], step: int) -> None:
+        tags = _tags(writes)
+        for tracker in self._trackers:
+            slots = _slots(tracker, writes)
+            found = self._worker.matches(tracker.spec.key, slots, tags)
+            self.tokens_read += len(slots)
+            for row in np.flatnonzero(~found).tolist():
+                write = writes[row]
+                self._mismatch(
+                    tracker, write.sequence, write.start, int(slots[row]), 1, step, "one step after its write"
+                )
+
+    def _has_slots(self, sequence: Sequence, stop: int, step: int) -> bool:
+        """Return whether every table reaches to token ``stop``; where one does not, that is a violation."""
+        for tracker in self._trackers:
+            entries = len(tracker.blocks_of(sequence.request_id))
+            if stop > entries * tracker.spec.block_size:
+                self._violate(
+                    tracker,
+                    1,
+                    step,
+                    f"token {stop - 1} of {sequence.request_id} has no slot: its table of {entries} blocks "
+                    f"ends at {entries * tracker.spec.block_size} tokens",
+                )
+                return False
+        return True
+
+    def _mismatch(
+        self,
+        tracker: PoolTracker,
+        sequence: Sequence,
+        position: int,
+        slot: int,
+        count: int,
+        step: int,
+        why: str,
+    ) -> None:
+        block, offset = divmod(slot, tracker.spec.block_size)
+        self._violate(
+            tracker,
+            count,
+            step,
+            f"token {position} of {sequence.request_id}, block {block} offset {offset}, does not hold what "
+            f"was written for it; read {why} ({count} tokens of this read are wrong)",
+        )
+
+    def _violate(self, tracker: PoolTracker, count: int, step: int, message: str) -> None:
+        self.mismatches += count
+        if len(self.violations) < MAX_KEPT_VIOLATIONS:
+            self.violations.append(Violation("content", step, str(tracker.spec.key), message))
+
+
+def _tags(writes: list[Write]) -> Int64Array:
+    """Return the tags of single-token writes, int64[len]."""
+    keys = [int(write.sequence.content.prefix_key(write.stop)) - write.stop + write.start for write in writes]
+    return mix64(np.array(keys, np.int64))
+
+
+def _slots(tracker: PoolTracker, writes: list[Write]) -> Int64Array:
+    """Return the slots of single-token writes through the engine's tables, int64[len]."""
+    size, tables = tracker.spec.block_size, tracker.holdings.tables
+    blocks = [tables[w.sequence.request_id].blocks[w.start // size] for w in writes]
+    offsets = [write.start % size for write in writes]
+    return np.array(blocks, np.int64) * size + np.array(offsets, np.int64)
+
+
+def _slot_range(tracker: PoolTracker, request_id: RequestId, start: int, stop: int) -> Int64Array:
+    """Return the slots of positions ``start..stop``; leading positions a window let go are left out."""
+    size = tracker.spec.block_size
+    table = tracker.holdings.tables[request_id].blocks
+    first, last = start // size, -(-stop // size)
+    blocks = table[first:last].astype(np.int64)
+    slots = (blocks[:, None] * size + np.arange(size, dtype=np.int64)).ravel()
+    slots = slots[start - first * size : stop - first * size]
+    if len(tracker.holdings.null_ids):
+        owned = ~np.isin(
+            np.repeat(blocks, size)[start - first * size : stop - first * size], tracker.holdings.null_ids
+        )
+        slots = slots[owned]
+    return slots
