@@ -1,0 +1,293 @@
+"""Lines of a run record (``run.jsonl``), schema 1.
+
+Every line is an object with a ``kind``. A reader refuses another major version and skips nothing.
+Figures carry what they rest on: trace hash, effective configuration, observation window, control.
+``null`` means *could not be seen*.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA = "kvsuite.run"
+SCHEMA_VERSION = "1.0"
+
+
+class Line(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, forbid_unknown_fields=True):
+    """One line of a record."""
+
+
+class Header(Line, tag="header", frozen=True, kw_only=True):
+    """Always first: what wrote the record, on what."""
+
+    schema: str = SCHEMA
+    schema_version: str = SCHEMA_VERSION
+    started_at: str
+    """UTC, ISO 8601."""
+    command: list[str]
+    kvsuite_version: str
+    python: str
+    platform: str
+    device: str
+    """``cpu`` or ``cuda``."""
+    device_name: str
+    packages: dict[str, str] = {}
+
+
+class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The fixed facts of one pool."""
+
+    key: str
+    num_blocks: int
+    block_size: int
+    bytes_per_token: int
+    block_bytes: int
+    pad_bytes_per_block: int
+    never_allocatable_blocks: int
+    pool_bytes: int
+    contiguous: bool
+
+
+class EngineLine(Line, tag="engine", frozen=True, kw_only=True):
+    """An engine as it really ran; ``ref`` is what other lines call it."""
+
+    ref: str
+    name: str
+    version: str
+    adapter_version: int
+    engine_hash: str
+    capabilities: list[str]
+    effective: dict[str, int | str | bool]
+    layout: str
+    dtype: str
+    pools: list[PoolFacts]
+    provenance: dict[str, str] = {}
+
+
+class TraceLine(Line, tag="trace", frozen=True, kw_only=True):
+    """A trace that was replayed; ``ref`` is what other lines call it."""
+
+    ref: str
+    content_hash: str
+    format: str
+    requests: int
+    rows_read: int
+    dropped: dict[str, int]
+    filled: list[str]
+    prompt_tokens: int
+    output_tokens: int
+    forks: int
+    cancels: int
+    license: str = ""
+
+
+class LedgerLine(Line, tag="ledger", frozen=True, kw_only=True):
+    """The ledger of one pool over one replay, thinned to at most a few thousand rows.
+
+    ``steps[k]`` is the last step of row ``k``'s bucket; level columns hold the bucket's last value, event
+    columns the bucket's sum. The first maxima of ``payload`` and of ``live_blocks`` each end a bucket, so
+    the rows show them. ``totals``, ``peaks``, ``means`` and the closing gap are over every step.
+    """
+
+    ref: str
+    case: str
+    engine: str
+    trace: str
+    pool: PoolFacts
+    recipe: dict[str, int | str | bool]
+    steps_total: int
+    first_step: int
+    last_step: int
+    step_us: int
+    steps_per_row: int
+    columns: list[str]
+    steps: list[int]
+    rows: list[list[int | None]]
+    totals: dict[str, int | None]
+    peaks: dict[str, int | None]
+    means: dict[str, float | None]
+    """Per-step means of level columns over the observation window."""
+    closing_gap_bytes: int | None
+    """Largest absolute gap between pool and categories over all steps: 0 where every step closes, null
+    where a category could not be seen."""
+    final_lengths: list[int] = []
+    """Lengths, in tokens, at which sequences ended."""
+
+
+class ContentLine(Line, tag="content", frozen=True, kw_only=True):
+    """What the worker wrote and read back in one replay."""
+
+    ledger: str
+    """``ref`` of the replay's first ledger; it speaks for every pool of that replay."""
+    mode: str
+    """``full``, ``probe`` or ``none``: the engine lets us see no slots."""
+    tokens_written: int
+    tokens_read: int
+    mismatches: int
+    first_mismatch: str | None = None
+
+
+class MemoryLine(Line, tag="memory", frozen=True, kw_only=True):
+    """One reading of device memory; see `kvsuite.ledger.timeline.DeviceLine`."""
+
+    case: str
+    step: int
+    owner: Literal["suite", "engine"]
+    observer: str
+    observed_bytes: int | None
+    pool_bytes: int | None
+    tables_bytes: int | None
+    workspace_bytes: int | None
+    rounding_bytes: int | None
+    reserve_bytes: int | None
+    unattributed_bytes: int | None
+    unattributed_bound_bytes: int
+    mapped_bytes: int | None
+    committed_bytes: int | None
+    expected_committed_bytes: int | None
+    claimed_cache_bytes: int | None
+
+
+class CaseLine(Line, tag="case", frozen=True, kw_only=True):
+    """The outcome of one case on one engine."""
+
+    case: str
+    """Path below the cases root with parameters, never the pytest node id."""
+    engine: str
+    outcome: Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
+    duration_s: float
+    device: str
+    worker: str = ""
+    message: str = ""
+    invariants: list[str] = []
+    """Invariants that were violated, by name."""
+    not_judged: list[str] = []
+    """Invariants that could not be judged, with the column that was absent."""
+    capability: str | None = None
+    """For a skip: the capability the engine does not claim."""
+    deviation: str | None = None
+    """For an expected failure: kind, reason and issue."""
+
+
+class GoldenLine(Line, tag="golden", frozen=True, kw_only=True):
+    """How one ledger stands to its golden."""
+
+    case: str
+    engine: str
+    path: str
+    verdict: Literal[
+        "match",
+        "regression",
+        "footprint",
+        "unblessed",
+        "drift",
+        "missing",
+        "unrecorded",
+        "suite changed",
+        "written",
+    ]
+    first_divergence: str | None = None
+    """Step, column, expected and found, in one sentence."""
+    diff: list[str] = []
+    """Rows around the first divergence, each prefixed by ``-``, ``+`` or a blank; at most 40."""
+    lines_differ: int = 0
+    changed_preimage: list[str] = []
+    """What changed in the engine hash's preimage, as ``key: old -> new``."""
+    accept: str = ""
+    """The command that accepts what was observed."""
+
+
+class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One allocation strategy in a comparison."""
+
+    strategy: str
+    engine: str
+    reserved_tokens: int
+    payload_tokens: int
+    fragmentation_events: int
+    refused_admissions: int
+
+
+class ComparisonLine(Line, tag="comparison", frozen=True, kw_only=True):
+    """Contiguous and paged allocation of one workload, with its lengths."""
+
+    case: str
+    trace: str
+    block_size: int
+    max_tokens: int
+    lengths: list[int]
+    rows: list[ComparisonRow]
+    caveat: str
+
+
+class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One option of a sweep: a block size or a control, or the reason it was refused."""
+
+    option: str
+    engine: str
+    block_size: int
+    refused: str | None = None
+    slack_share: float | None = None
+    """Slack over allocated, mean over steps."""
+    allocation_efficiency: float | None = None
+    """Payload over what sequences hold, mean over steps: the waste of a control is reservation, not slack."""
+    static_slack_share: float | None = None
+    """Slack over allocated with every request at its final length."""
+    table_bytes_peak: int | None = None
+    admitted: int | None = None
+    finished: int | None = None
+    preempted: int | None = None
+    refused_admissions: int | None = None
+    fragmentation_events: int | None = None
+    peak_payload_tokens: int | None = None
+    mean_occupancy: float | None = None
+    """Live blocks over the pool, mean over steps."""
+    mean_running: float | None = None
+    hit_tokens: int | None = None
+    steps: int | None = None
+
+
+class SweepLine(Line, tag="sweep", frozen=True, kw_only=True):
+    """Block sizes and controls replayed on one trace, one pool in bytes, one layout."""
+
+    trace: str
+    layout: str
+    pool_bytes: int
+    recipe: dict[str, int | str | bool]
+    rows: list[SweepRow]
+
+
+class NoteLine(Line, tag="note", frozen=True, kw_only=True):
+    """Something a reader must know: a fill, a projection, an option that was not run."""
+
+    text: str
+    level: Literal["info", "warning"] = "info"
+
+
+class End(Line, tag="end", frozen=True, kw_only=True):
+    """Always last: a record without it was cut short."""
+
+    finished_at: str
+    exit_status: int
+    counts: dict[str, int]
+    """Cases by outcome."""
+    verdicts: dict[str, int]
+    """Goldens by verdict."""
+
+
+AnyLine = (
+    Header
+    | EngineLine
+    | TraceLine
+    | LedgerLine
+    | ContentLine
+    | MemoryLine
+    | CaseLine
+    | GoldenLine
+    | ComparisonLine
+    | SweepLine
+    | NoteLine
+    | End
+)
