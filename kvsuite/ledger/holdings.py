@@ -106,11 +106,14 @@ class Holdings:
     def _grow(self, old: HeldTable, new: HeldTable, changes: Changes) -> None:
         if len(new.blocks) > len(old.blocks):
             self._enter(self._owned(new.blocks[len(old.blocks) :]), 0, changes)
-        if new.used < old.used or len(old.blocks) > old.used or len(new.blocks) > new.used:
+        if new.used < old.used:
             self._withdraw_use(old)
             self._apply_use(new)
-        elif new.used > old.used:
+            return
+        if new.used > old.used:
             self._add_inner(new.blocks[max(old.used - 1, 0) : new.used - 1])
+            self._count_beyond(old.blocks[old.used : new.used], -1)
+        self._count_beyond(new.blocks[max(new.used, len(old.blocks)) :], 1)
 
     def _rewrite(self, old: HeldTable, new: HeldTable, changes: Changes) -> None:
         self._withdraw_use(old)
@@ -155,10 +158,7 @@ class Holdings:
 
     def _apply_use(self, held: HeldTable) -> None:
         self._add_inner(held.blocks[: max(held.used - 1, 0)])
-        if len(held.blocks) > held.used:
-            beyond = self._owned(held.blocks[held.used :])
-            self.beyond[beyond] += 1
-            self.beyond_entries += len(beyond)
+        self._count_beyond(held.blocks[held.used :], 1)
 
     def _withdraw_use(self, held: HeldTable) -> None:
         inner = self._owned(held.blocks[: max(held.used - 1, 0)])
@@ -166,10 +166,13 @@ class Holdings:
         self.inner_blocks -= int(np.count_nonzero(counts == 1))
         self.inner[inner] = counts - 1
         self.inner_entries -= len(inner)
-        if len(held.blocks) > held.used:
-            beyond = self._owned(held.blocks[held.used :])
-            self.beyond[beyond] -= 1
-            self.beyond_entries -= len(beyond)
+        self._count_beyond(held.blocks[held.used :], -1)
+
+    def _count_beyond(self, blocks: Int32Array, change: int) -> None:
+        if len(blocks):
+            beyond = self._owned(blocks)
+            self.beyond[beyond] += change
+            self.beyond_entries += change * len(beyond)
 
     def _add_inner(self, blocks: Int32Array) -> None:
         inner = self._owned(blocks)

@@ -224,6 +224,8 @@ class PoolTracker:
         lone = self.holdings.inner[blocks] == 0
         saved = int(fills[~lone].sum())
         blocks, fills = blocks[lone], fills[lone]
+        if len(set(blocks.tolist())) == len(blocks):
+            return blocks, fills, saved
         order = np.lexsort((-fills, blocks))
         blocks, fills = blocks[order], fills[order]
         first = np.ones(len(blocks), np.bool_)

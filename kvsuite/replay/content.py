@@ -47,7 +47,10 @@ class ContentCheck:
         self._read_all = read_all
         self._live: dict[RequestId, Sequence] = {}
         self._written: dict[RequestId, int] = {}
-        self._last_writes: list[Write] = []
+        self._last_singles: list[Write] = []
+        self._last_tags: Int64Array = np.zeros(0, np.int64)
+        self._last_runs: list[Write] = []
+        self._tables_reach = True
         self._forked: list[Sequence] = []
         self._turn = 0
         self.violations: list[Violation] = []
@@ -64,8 +67,14 @@ class ContentCheck:
             self._worker.copy(copy.pool, copy.source, copy.target, copy.num_tokens)
         for pool, block in ops.zeroed:
             self._worker.zero(pool, block)
+        self._tables_reach = all((t.held * t.spec.block_size >= t.lengths).all() for t in self._trackers)
         writes = [write for write in writes if self._has_slots(write.sequence, write.stop, step)]
-        self._write(writes)
+        singles = [write for write in writes if write.stop - write.start == 1]
+        runs = (
+            [write for write in writes if write.stop - write.start > 1] if len(singles) < len(writes) else []
+        )
+        tags = _tags(singles)
+        self._write(singles, tags, runs)
         for write in writes:
             self._live[write.sequence.request_id] = write.sequence
             self._written[write.sequence.request_id] = write.stop
@@ -74,7 +83,7 @@ class ContentCheck:
                 self._read(sequence, 0, self._written[request_id], step, "with every live token")
         else:
             self._read_due(step, ops, writes)
-        self._last_writes = writes
+        self._last_singles, self._last_tags, self._last_runs = singles, tags, runs
         self._forked = []
 
     def forked(self, child: Sequence) -> None:
@@ -111,30 +120,31 @@ class ContentCheck:
             self._read(sequence, start, min(written, start + SAMPLE_TOKENS), step, "in a rotating sample")
 
     def _read_last_writes(self, step: int) -> None:
-        singles: list[Write] = []
-        for write in self._last_writes:
-            if write.sequence.request_id not in self._live:
-                continue
-            if write.stop - write.start == 1:
-                if self._has_slots(write.sequence, write.stop, step):
-                    singles.append(write)
-            else:
+        for write in self._last_runs:
+            if write.sequence.request_id in self._live:
                 self._read(write.sequence, write.start, write.stop, step, "one step after its write")
+        live = [
+            write.sequence.request_id in self._live and self._has_slots(write.sequence, write.stop, step)
+            for write in self._last_singles
+        ]
+        singles, tags = self._last_singles, self._last_tags
+        if not all(live):
+            singles = [write for write, lives in zip(singles, live, strict=True) if lives]
+            tags = tags[live]
         if singles:
-            self._read_singles(singles, step)
+            self._read_singles(singles, tags, step)
 
-    def _write(self, writes: list[Write]) -> None:
-        singles = [write for write in writes if write.stop - write.start == 1]
+    def _write(self, singles: list[Write], tags: Int64Array, runs: list[Write]) -> None:
         for tracker in self._trackers:
             if singles:
-                self._worker.write(tracker.spec.key, _slots(tracker, singles), _tags(singles))
-        for write in writes:
-            if write.stop - write.start > 1:
-                tags = write.sequence.content.tags(write.start, write.stop)
-                for tracker in self._trackers:
-                    slots = _slot_range(tracker, write.sequence.request_id, write.start, write.stop)
-                    self._worker.write(tracker.spec.key, slots, tags[len(tags) - len(slots) :])
-        self.tokens_written += sum(write.stop - write.start for write in writes)
+                self._worker.write(tracker.spec.key, _slots(tracker, singles), tags)
+        self.tokens_written += len(singles)
+        for write in runs:
+            run_tags = write.sequence.content.tags(write.start, write.stop)
+            for tracker in self._trackers:
+                slots = _slot_range(tracker, write.sequence.request_id, write.start, write.stop)
+                self._worker.write(tracker.spec.key, slots, run_tags[len(run_tags) - len(slots) :])
+            self.tokens_written += len(run_tags)
 
     def _read(self, sequence: Sequence, start: int, stop: int, step: int, why: str) -> None:
         if not self._has_slots(sequence, stop, step):
@@ -149,8 +159,7 @@ class ContentCheck:
                 position = stop - len(slots) + int(wrong[0])
                 self._mismatch(tracker, sequence, position, int(slots[wrong[0]]), len(wrong), step, why)
 
-    def _read_singles(self, writes: list[Write], step: int) -> None:
-        tags = _tags(writes)
+    def _read_singles(self, writes: list[Write], tags: Int64Array, step: int) -> None:
         for tracker in self._trackers:
             slots = _slots(tracker, writes)
             found = self._worker.matches(tracker.spec.key, slots, tags)
@@ -163,6 +172,8 @@ class ContentCheck:
 
     def _has_slots(self, sequence: Sequence, stop: int, step: int) -> bool:
         """Return whether every table reaches to token ``stop``; where one does not, that is a violation."""
+        if self._tables_reach:
+            return True
         for tracker in self._trackers:
             entries = len(tracker.blocks_of(sequence.request_id))
             if stop > entries * tracker.spec.block_size:
@@ -202,8 +213,8 @@ class ContentCheck:
 
 
 def _tags(writes: list[Write]) -> Int64Array:
-    """Return the tags of single-token writes, int64[len]."""
-    keys = [int(write.sequence.content.prefix_key(write.stop)) - write.stop + write.start for write in writes]
+    """Return the tags of single-token writes, int64[len]: a prefix key ends one past its last position."""
+    keys = [write.sequence.content.prefix_key(write.stop) - 1 for write in writes]
     return mix64(np.array(keys, np.int64))
 
 

@@ -145,6 +145,39 @@ def test_without_pressure_each_length_is_a_closed_form(trace: Trace, block_size:
 
 
 @settings(max_examples=30)
+@given(lifecycles(forks=False, cancels=False))
+def test_an_exact_reservation_is_payload_and_over_reserved_to_the_slot(trace: Trace) -> None:
+    """With room for all, a live request owns p + o slots from its first step to its last."""
+    engine = open_engine("contiguous-exact", EngineConfig(model_layout("tiny"), 1, 4096, trace=trace))
+    done = replay(trace, engine, scheduler=SchedulerConfig(64, 4096, STEP_US))
+    assert done.violations == ()
+    steps, pool = done.timeline.steps, done.timeline.pools[0]
+    owned, held = np.zeros_like(steps), np.zeros_like(steps)
+    for request in trace:
+        start = -(-request.arrival_us // STEP_US)
+        lives = (steps >= start) & (steps <= start + request.output_tokens)
+        owned += np.where(lives, request.final_tokens, 0)
+        held += np.where(lives, request.prompt_tokens + steps - start, 0)
+    assert pool.column("payload").tolist() == held.tolist()
+    assert (pool.column("payload") + pool.column("over_reserved")).tolist() == owned.tolist()
+    assert pool.column("free").tolist() == (4096 - owned).tolist()
+
+
+@settings(max_examples=30)
+@given(
+    lifecycles(forks=False, cancels=True),
+    st.sampled_from(["contiguous-max", "contiguous-pow2", "contiguous-exact"]),
+)
+def test_contiguous_controls_close_and_give_back_what_they_held(trace: Trace, control: str) -> None:
+    config = EngineConfig(model_layout("tiny"), 1, 96, trace=trace, max_model_tokens=48)
+    done = replay(
+        trace, open_engine(control, config), scheduler=SchedulerConfig(8, 16, STEP_US), read_all=True
+    )
+    assert done.violations == ()
+    assert all(outcome.ending is not None for outcome in done.outcomes)
+
+
+@settings(max_examples=30)
 @given(lifecycles(forks=True, cancels=True), st.integers(24, 80))
 def test_changed_and_full_snapshots_come_to_the_same_rows(trace: Trace, pool_tokens: int) -> None:
     whole = run(trace, block_size=4, num_blocks=-(-pool_tokens // 4), read_all=True)
