@@ -94,7 +94,8 @@ COLUMNS: tuple[Column, ...] = (
     *_events(
         "tokens",
         written="tokens written this step",
-        hit="prompt tokens found in the prefix cache",
+        hit="prompt tokens found in the prefix cache at a first admission",
+        resumed_hit="tokens found in the prefix cache when a preempted sequence came back",
         copied="tokens copied by copy-on-write",
         recomputed="tokens written again after a preemption",
     ),

@@ -134,7 +134,6 @@ class PoolTracker:
         row |= self._sequence_columns(snapshot)
         row |= self._block_columns(snapshot)
         row |= facts.counts
-        row["hit"] = sum(facts.hit_tokens.values())
         self._rows.append(list(row.values()))
 
     def add_to_last_row(self, facts: StepFacts) -> None:

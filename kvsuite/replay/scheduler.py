@@ -159,6 +159,9 @@ class Scheduler:
         sequence.runs, sequence.computed = True, stop
         if sequence.admitted_step is None:
             sequence.admitted_step, sequence.hit_tokens = step, hit
+            self._facts.add("hit", hit)
+        else:
+            self._facts.add("resumed_hit", hit)
         self._facts.hit_tokens[sequence.request_id] = hit
         self._facts.add("admitted")
         self._facts.add("recomputed", max(0, min(sequence.written_before, stop) - hit))

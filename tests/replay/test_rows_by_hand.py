@@ -117,7 +117,8 @@ def test_the_youngest_gives_way_and_computes_again(make_trace: MakeTrace, make_e
     assert column(done, "preempted") == [0, 1, 0, 1, 0, 0, 0, 0, 0]
     assert column(done, "refused_growths") == [0, 1, 0, 1, 0, 0, 0, 0, 0]
     assert column(done, "running") == [2, 1, 2, 1, 2, 1, 1, 1, 1]
-    assert column(done, "hit") == [0, 0, 4, 0, 4, 0, 0, 0, 0]
+    assert column(done, "hit") == [0] * 9
+    assert column(done, "resumed_hit") == [0, 0, 4, 0, 4, 0, 0, 0, 0]
     assert column(done, "recomputed") == [0, 0, 4, 0, 4, 0, 0, 0, 0]
     assert column(done, "written") == [16, 1, 1 + 4, 1, 1 + 4, 1, 1, 1, 1]
     assert [outcome.preemptions for outcome in done.outcomes] == [0, 2]
