@@ -1,0 +1,128 @@
+"""Which cases run: once an engine and a trace, not without a capability, and known deviations to fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kvsuite.errors import GoldenMismatch, InvariantViolation
+from kvsuite.plugin.case_id import ENGINE, case_id, cases_root, engine_of
+from kvsuite.plugin.deviations import Deviation, read_deviations
+from kvsuite.plugin.notes import is_case, notes_of
+from kvsuite.plugin.options import SETTINGS, on_worker
+from kvsuite.plugin.subjects import subjects_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from kvsuite.engine.contract import Capability
+
+TRACE = "trace_name"
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What was collected, deselected or not.
+
+    ``missing`` says why this is not the whole suite, ``None`` where it is.
+    """
+
+    cases: frozenset[str]
+    golden_cases: frozenset[str]
+    deviations: tuple[Deviation, ...]
+    timing_left_out: int
+    missing: str | None
+
+
+COLLECTED = pytest.StashKey[Collected]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that takes ``engine_name`` or ``trace_name`` once for each; the engine stands first."""
+    settings = metafunc.config.stash[SETTINGS]
+    given = {name for mark in metafunc.definition.iter_markers("parametrize") for name in _names(mark)}
+    for name, values in ((ENGINE, settings.engines), (TRACE, settings.traces)):
+        if name in metafunc.fixturenames and name not in given:
+            metafunc.parametrize(name, values, ids=[PurePath(value).name for value in values])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
+    """Take note of what was collected; mark known deviations; leave timing out beside other workers."""
+    before = list(items)
+    settings = config.stash[SETTINGS]
+    deviations = () if settings.deviations is None else read_deviations(Path(settings.deviations))
+    for item in before:
+        _mark_deviation(item, deviations)
+    yield
+    timing = [item for item in items if on_worker(config) and item.get_closest_marker("timing")]
+    if timing:
+        items[:] = [item for item in items if item not in timing]
+        config.hook.pytest_deselected(items=timing)
+    config.stash[COLLECTED] = Collected(
+        cases=frozenset(case_id(item) for item in before if is_case(item)),
+        golden_cases=frozenset(case_id(item) for item in before if _takes(item, "golden")),
+        deviations=deviations,
+        timing_left_out=len(timing),
+        missing=_missing(session, before),
+    )
+    if on_worker(config):
+        config.workeroutput["kvsuite_timing"] = len(timing)  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a case that asks for a capability its engine does not claim."""
+    wanted: list[Capability] = [c for mark in item.iter_markers("requires") for c in mark.args]
+    if not wanted:
+        return
+    engine = engine_of(item)
+    if engine is None:
+        raise pytest.UsageError(
+            f"{item.nodeid} requires capabilities but takes no engine_name: of which engine?"
+        )
+    spec = subjects_of(item.config).spec(engine)
+    lacking = [capability for capability in wanted if not spec.claims(capability)]
+    if lacking:
+        notes_of(item).capability = lacking[0].name
+        pytest.skip(f"{engine} does not claim {', '.join(c.name for c in lacking)}")
+
+
+def _takes(item: pytest.Item, fixture: str) -> bool:
+    return fixture in getattr(item, "fixturenames", ())
+
+
+def _names(mark: pytest.Mark) -> list[str]:
+    names = mark.args[0] if mark.args else mark.kwargs.get("argnames", ())
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+
+
+def _mark_deviation(item: pytest.Item, deviations: tuple[Deviation, ...]) -> None:
+    """Expect a known deviation to fail, by a wrong answer only: never by a crash or a missing golden."""
+    if not deviations or not is_case(item):
+        return
+    case, engine = case_id(item), engine_of(item)
+    found = next((entry for entry in deviations if entry.covers(case, engine)), None)
+    if found is None:
+        return
+    notes_of(item).deviation = str(found)
+    raises = (InvariantViolation, GoldenMismatch)
+    item.add_marker(pytest.mark.xfail(reason=str(found), raises=raises, strict=True))
+
+
+def _missing(session: pytest.Session, items: list[pytest.Item]) -> str | None:
+    """Return what of the suite was not collected, ``None`` where all of it was."""
+    if any("::" in str(arg) for arg in session.config.args):
+        return "single tests were asked for"
+    found = {item.path for item in items}
+    for root in {root for path in found if (root := cases_root(path)) is not None}:
+        for path in sorted(root.rglob("test_*.py")):
+            if path not in found:
+                return f"{path.relative_to(root).as_posix()} was not collected"
+    return None
