@@ -1,0 +1,12 @@
+"""The command line. One module a verb; whatever is heavy is imported inside the verb.
+
+Exit codes:
+
+| code | meaning |
+|---|---|
+| 0 | done, and nothing wrong was found |
+| 1 | the ledger, the content read back or a golden is wrong |
+| 2 | bad input or usage: a file, an option, a pool, an engine name, a folder that cannot be written |
+| 3 | the asked-for device is absent or does not do what was asked |
+| 4 | reserved: no option of a sweep meets the latency target on this device |
+"""

@@ -1,0 +1,117 @@
+"""Where a verb's results go: figures to the terminal, record and page to a folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from kvsuite.device.select import device_name
+from kvsuite.errors import RecordError
+from kvsuite.golden.key import slug
+from kvsuite.record.provenance import run_header, utc_now
+from kvsuite.record.reader import read_record
+from kvsuite.record.writer import RecordWriter
+from kvsuite.report.html import render
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from rich.table import Table
+
+    from kvsuite.record.schema import AnyLine
+
+RECORD_NAME = "run.jsonl"
+PAGE_NAME = "report.html"
+_LABEL_WIDTH = 24
+_PIPE_WIDTH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """A folder for one run: its record and its page, written when the run has ended."""
+
+    path: Path
+    started_at: str
+    device: str = "cpu"
+
+    def check(self) -> None:
+        """Find out before long work whether the folder can be made and written.
+
+        **Raises:** `RecordError` when it cannot.
+        """
+        there = next(place for place in (self.path, *self.path.absolute().parents) if place.exists())
+        if not there.is_dir():
+            raise RecordError(f"{self.path}: {there} is a file: choose another folder with --out")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise RecordError(
+                f"{self.path}: {there} cannot be written (Permission denied): choose another with --out"
+            )
+
+    def write(self, lines: Iterable[AnyLine], exit_status: int) -> None:
+        """Write ``run.jsonl`` and ``report.html``, each whole or not at all, and print where they are.
+
+        **Raises:** `RecordError` when the folder cannot be written.
+        """
+        record, page = self.path / RECORD_NAME, self.path / PAGE_NAME
+        header = run_header(
+            ["kvsuite", *sys.argv[1:]],
+            device=self.device.partition(":")[0],
+            device_name=device_name(self.device),
+            started_at=self.started_at,
+        )
+        with RecordWriter(record) as writer:
+            writer.write(header)
+            for line in lines:
+                writer.write(line)
+            writer.end(finished_at=utc_now(), exit_status=exit_status)
+        render(read_record(record), page)
+        print_figures([("written", str(record)), ("written", str(page))])
+
+
+def console() -> Console:
+    """Return standard output; wide where it is no terminal, so that nothing is cut."""
+    out = Console(highlight=False, soft_wrap=True)
+    return out if out.is_terminal else Console(highlight=False, soft_wrap=True, width=_PIPE_WIDTH)
+
+
+def print_figures(figures: Iterable[tuple[str, str]]) -> None:
+    """Print one line a figure."""
+    out = console()
+    for name, value in figures:
+        out.print(f"{name:<{_LABEL_WIDTH}}{value}", markup=False)
+
+
+def print_line(text: str, style: str | None = None) -> None:
+    """Print one line of text as it is."""
+    console().print(text, style=style, markup=False)
+
+
+def print_table(table: Table) -> None:
+    """Print a table."""
+    console().print(table)
+
+
+def short_name(text: str) -> str:
+    """Return what a trace or engine is called in file names: without folders and suffixes."""
+    return slug(PurePath(text).name.partition(".")[0])
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function of (done, in all) that draws on standard error; silent where that is no terminal."""
+    err = Console(stderr=True)
+    if not err.is_terminal:
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,87 @@
+"""`kvsuite replay`: one trace through one engine, every step accounted for."""
+
+from typing import Annotated
+
+import typer
+
+from kvsuite.cli import options as o
+
+EMBEDDED_POOL = "384MiB"
+DEFAULT_POOL = "20GiB"
+
+
+def replay(
+    trace: o.TraceArgument = o.EMBEDDED_TRACE,
+    engine: o.EngineName = "reference",
+    block_size: Annotated[int, typer.Option(help="Tokens a block has room for.")] = 16,
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            help=f"20GiB, 512MiB, '4096 blocks' or bytes.  [default: {DEFAULT_POOL}; "
+            f"{EMBEDDED_POOL} for the built-in {o.EMBEDDED_TRACE}]",
+        ),
+    ] = None,
+    model: o.Model = "llama-3.1-8b",
+    dtype: o.DtypeName = None,
+    layers: o.Layers = None,
+    tp: o.TensorParallel = 1,
+    watermark_blocks: o.WatermarkBlocks = 0,
+    no_prefix_cache: o.NoPrefixCache = False,
+    max_model_tokens: o.MaxModelTokens = None,
+    max_sequences: o.MaxSequences = 256,
+    max_step_tokens: o.MaxStepTokens = 8192,
+    step: o.Step = "50ms",
+    slots: Annotated[
+        str | None, typer.Option(help="probe (NumPy) or full (torch).  [default: probe; full on a GPU]")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
+    trace_block_size: o.TraceBlockSize = None,
+    time_unit: o.TimeUnit = None,
+    tail: o.Tail = None,
+    format: o.Format = None,
+    sort: o.Sort = False,
+    limit: o.Limit = None,
+    overlay: o.Overlay = None,
+    overlay_seed: o.OverlaySeed = 0,
+    out: o.Out = None,
+) -> None:
+    """Replay a trace through an engine, every step accounted for.
+
+    Prints the ledger's figures, writes record and report. Exit code 1 when a law is broken.
+    """
+    from kvsuite.cli.replay_run import ReplayOrder, run
+    from kvsuite.cli.setup import CacheOptions, TraceOptions
+    from kvsuite.cli.sizes import parse_duration_us, parse_pool
+    from kvsuite.replay.scheduler import SchedulerConfig
+
+    default_pool = EMBEDDED_POOL if trace == o.EMBEDDED_TRACE else DEFAULT_POOL
+    order = ReplayOrder(
+        trace=trace,
+        trace_options=TraceOptions(
+            trace_block_size=trace_block_size,
+            time_unit=time_unit,
+            tail=tail,
+            format=format,
+            sort=sort,
+            limit=limit,
+            overlays=tuple(overlay or ()),
+            overlay_seed=overlay_seed,
+        ),
+        cache=CacheOptions(
+            model=model,
+            dtype=dtype,
+            layers=layers,
+            tp=tp,
+            watermark_blocks=watermark_blocks,
+            prefix_cache=not no_prefix_cache,
+            max_model_tokens=max_model_tokens,
+        ),
+        scheduler=SchedulerConfig(max_sequences, max_step_tokens, parse_duration_us(step)),
+        engine=engine,
+        block_size=block_size,
+        pool=parse_pool(default_pool if pool is None else pool),
+        slots=slots,
+        device=device,
+        out=out,
+    )
+    raise typer.Exit(run(order))

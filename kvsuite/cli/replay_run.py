@@ -1,0 +1,85 @@
+"""The work behind `kvsuite replay`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from kvsuite.cli.figures import engine_figures, replay_figures, verdict_lines
+from kvsuite.cli.lines import replay_lines
+from kvsuite.cli.output import RunFolder, print_figures, print_line, progress_bar, short_name
+from kvsuite.cli.setup import CacheOptions, TraceOptions, engine_config, open_trace, open_worker, slots_mode
+from kvsuite.cli.trace_figures import trace_figures
+from kvsuite.device.select import resolve_device
+from kvsuite.engine.registry import open_engine
+from kvsuite.record.build import trace_line
+from kvsuite.record.provenance import utc_now
+from kvsuite.replay.driver import replay
+from kvsuite.trace.identity import content_hash
+
+if TYPE_CHECKING:
+    from kvsuite.cli.sizes import PoolSize
+    from kvsuite.replay.scheduler import SchedulerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOrder:
+    """Everything `kvsuite replay` was asked for."""
+
+    trace: str
+    trace_options: TraceOptions
+    cache: CacheOptions
+    scheduler: SchedulerConfig
+    engine: str
+    block_size: int
+    pool: PoolSize
+    slots: str | None
+    device: str
+    out: Path | None
+
+    @property
+    def trace_name(self) -> str:
+        """What the trace is called in paths and records."""
+        return short_name(self.trace)
+
+    @property
+    def folder(self) -> Path:
+        """Where record and page go."""
+        name = f"replay-{self.trace_name}-{short_name(self.engine)}-b{self.block_size}"
+        return Path("reports") / name if self.out is None else self.out
+
+
+def run(order: ReplayOrder) -> int:
+    """Replay, print, write; return the exit code: 1 when a law was broken, else 0."""
+    started_at = utc_now()
+    device = resolve_device(order.device)
+    mode = slots_mode(order.slots, device)
+    trace = open_trace(order.trace, order.trace_options)
+    print_figures(trace_figures(order.trace, trace, order.trace_options.limit))
+    config = engine_config(order.cache, trace, block_size=order.block_size, pool=order.pool)
+    engine = open_engine(order.engine, config)
+    print_figures(engine_figures(engine.spec, order.scheduler))
+    worker = open_worker(mode, device, engine.spec, config.layout, order.scheduler.max_sequences)
+    folder = RunFolder(order.folder, started_at, device)
+    folder.check()
+    started_s = perf_counter()
+    with progress_bar(f"replay {order.trace_name}") as progress:
+        done = replay(trace, engine, worker, order.scheduler, progress=progress)
+    duration_s = perf_counter() - started_s
+    print_figures(replay_figures(trace, done))
+    exit_code = 1 if done.violations else 0
+    lines = replay_lines(
+        done,
+        case=f"replay/{order.trace_name}",
+        engine=order.engine,
+        trace=order.trace_name,
+        duration_s=duration_s,
+        device=device,
+    )
+    asked = trace_line(trace, ref=order.trace_name, content_hash=content_hash(trace))
+    folder.write([asked, *lines], exit_code)
+    for text, style in verdict_lines(done):
+        print_line(text, style)
+    return exit_code

@@ -1,0 +1,139 @@
+"""From options to what a replay needs: trace, layout, engine configuration, worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kvsuite.cache.layout import Dtype, Layout, model_layout
+from kvsuite.cli.sizes import PoolSize, format_bytes
+from kvsuite.engine.config import EngineConfig
+from kvsuite.errors import ConfigError, DeviceError
+from kvsuite.replay.worker import ProbeWorker
+from kvsuite.sweep.plan import longest_declared_tokens
+from kvsuite.trace.load import load_trace
+from kvsuite.trace.overlay import apply_overlay
+
+if TYPE_CHECKING:
+    from kvsuite.engine.contract import EngineSpec
+    from kvsuite.replay.worker import Worker
+    from kvsuite.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """How a trace is read, and what is done to it before it is replayed."""
+
+    trace_block_size: int | None = None
+    time_unit: str | None = None
+    tail: str | None = None
+    format: str | None = None
+    sort: bool = False
+    limit: int | None = None
+    overlays: tuple[str, ...] = ()
+    overlay_seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheOptions:
+    """The shape of the cache, and how its engine shares and admits."""
+
+    model: str
+    dtype: str | None = None
+    layers: int | None = None
+    tp: int = 1
+    watermark_blocks: int = 0
+    prefix_cache: bool = True
+    max_model_tokens: int | None = None
+
+    def layout(self) -> Layout:
+        """Return the layout of one rank.
+
+        **Raises:** `ConfigError` for an unknown model or dtype.
+        """
+        dtype = None if self.dtype is None else Dtype.parse(self.dtype)
+        return replace(model_layout(self.model).with_(dtype=dtype, num_layers=self.layers), tp_size=self.tp)
+
+
+def open_trace(text: str, options: TraceOptions) -> Trace:
+    """Read the trace called ``text``, cut it to ``limit`` requests and lay the overlays over it.
+
+    **Raises:** `TraceError` from the readers and overlays.
+    """
+    trace = load_trace(
+        text,
+        format=options.format,
+        trace_block_size=options.trace_block_size,
+        time_unit=options.time_unit,
+        tail=options.tail,
+        sort=options.sort,
+        limit=options.limit,
+    )
+    return apply_overlay(trace, *options.overlays, seed=options.overlay_seed) if options.overlays else trace
+
+
+def engine_config(options: CacheOptions, trace: Trace, *, block_size: int, pool: PoolSize) -> EngineConfig:
+    """Return how an engine is opened on ``pool``.
+
+    **Raises:** `ConfigError` for a block size below 1, and for a pool smaller than one block or than the
+    smallest request of the trace.
+    """
+    layout = options.layout()
+    if block_size < 1:
+        raise ConfigError(f"block size {block_size} is not positive: give a size of 1 token or more")
+    num_blocks = pool.count if pool.unit == "blocks" else layout.blocks_in(pool.count, block_size)
+    block_bytes = layout.block_bytes(block_size)
+    if num_blocks < 1:
+        raise ConfigError(
+            f"a pool of {format_bytes(pool.count)} is smaller than one block: {block_size} tokens of "
+            f"{layout} take {format_bytes(block_bytes)}; give a larger --pool or a smaller --block-size"
+        )
+    smallest = int((trace.prompt_tokens + trace.output_tokens).min(initial=2**62))
+    needed = -(-smallest // block_size)
+    if len(trace) and needed > num_blocks:
+        raise ConfigError(
+            f"a pool of {num_blocks} blocks of {block_size} tokens holds no request of this trace: the "
+            f"smallest has {smallest} tokens and needs {needed} blocks; give --pool '{needed} blocks' "
+            f"({format_bytes(needed * block_bytes)}) or more"
+        )
+    return EngineConfig(
+        layout=layout,
+        block_size=block_size,
+        num_blocks=num_blocks,
+        prefix_cache=options.prefix_cache,
+        watermark_blocks=options.watermark_blocks,
+        max_model_tokens=options.max_model_tokens or longest_declared_tokens(trace),
+        trace=trace,
+    )
+
+
+def slots_mode(asked: str | None, device: str) -> str:
+    """Return ``probe`` or ``full``: what was asked for, else probe on the CPU and full on a card.
+
+    **Raises:** `ConfigError` for another text, and for probe slots on a card: they live in NumPy.
+    """
+    mode = asked or ("probe" if device == "cpu" else "full")
+    if mode not in {"probe", "full"}:
+        raise ConfigError(f"unknown slots {mode!r}: expected probe or full")
+    if mode == "probe" and device != "cpu":
+        raise ConfigError(
+            f"probe slots live in NumPy and never on {device}: give --slots full, or --device cpu"
+        )
+    return mode
+
+
+def open_worker(mode: str, device: str, spec: EngineSpec, layout: Layout, max_sequences: int) -> Worker:
+    """Return the worker that writes and reads the pools of ``spec``.
+
+    **Raises:** `DeviceError` for full slots without torch, or without room on the device.
+    """
+    if mode == "probe":
+        return ProbeWorker(spec.pools)
+    try:
+        from kvsuite.device.worker import SlotWorker
+    except ModuleNotFoundError as error:
+        raise DeviceError(
+            f"full slots need torch, which is not installed ({error}): install kvsuite[device], "
+            "or use --slots probe"
+        ) from error
+    return SlotWorker(spec.pools, layout, device, table_rows=max_sequences)

@@ -1,0 +1,81 @@
+"""`kvsuite sweep`: block sizes and contiguous controls on one trace and the same bytes."""
+
+from typing import Annotated
+
+import typer
+
+from kvsuite.cli import options as o
+
+
+def sweep(
+    trace: o.TraceArgument,
+    sizes: Annotated[
+        str | None,
+        typer.Option(metavar="B,B,...", help="Block sizes.  [default: powers of two from 1 to 256]"),
+    ] = None,
+    controls: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help="Contiguous controls, at least one.  [default: all three]"),
+    ] = None,
+    engine: o.EngineName = "reference",
+    pool: Annotated[str, typer.Option(help="20GiB, 512MiB or bytes: the same for every option.")] = "20GiB",
+    model: o.Model = "llama-3.1-8b",
+    dtype: o.DtypeName = None,
+    layers: o.Layers = None,
+    tp: o.TensorParallel = 1,
+    watermark_blocks: o.WatermarkBlocks = 0,
+    no_prefix_cache: o.NoPrefixCache = False,
+    max_model_tokens: o.MaxModelTokens = None,
+    max_sequences: o.MaxSequences = 256,
+    max_step_tokens: o.MaxStepTokens = 8192,
+    step: o.Step = "50ms",
+    trace_block_size: o.TraceBlockSize = None,
+    time_unit: o.TimeUnit = None,
+    tail: o.Tail = None,
+    format: o.Format = None,
+    sort: o.Sort = False,
+    limit: o.Limit = None,
+    overlay: o.Overlay = None,
+    overlay_seed: o.OverlaySeed = 0,
+    out: o.Out = None,
+) -> None:
+    """Replay block sizes and contiguous controls.
+
+    All run on one pool in bytes, and are compared by slack, tables, admissions and occupancy.
+    The decision also needs latency, which is not measured here: no option is chosen.
+    """
+    from kvsuite.cli.setup import CacheOptions, TraceOptions
+    from kvsuite.cli.sizes import parse_block_sizes, parse_duration_us, parse_pool
+    from kvsuite.cli.sweep_run import SweepOrder, run
+    from kvsuite.replay.scheduler import SchedulerConfig
+    from kvsuite.sweep.plan import CONTROLS, DEFAULT_SIZES
+
+    order = SweepOrder(
+        trace=trace,
+        trace_options=TraceOptions(
+            trace_block_size=trace_block_size,
+            time_unit=time_unit,
+            tail=tail,
+            format=format,
+            sort=sort,
+            limit=limit,
+            overlays=tuple(overlay or ()),
+            overlay_seed=overlay_seed,
+        ),
+        cache=CacheOptions(
+            model=model,
+            dtype=dtype,
+            layers=layers,
+            tp=tp,
+            watermark_blocks=watermark_blocks,
+            prefix_cache=not no_prefix_cache,
+            max_model_tokens=max_model_tokens,
+        ),
+        scheduler=SchedulerConfig(max_sequences, max_step_tokens, parse_duration_us(step)),
+        engine=engine,
+        sizes=DEFAULT_SIZES if sizes is None else parse_block_sizes(sizes),
+        controls=CONTROLS if controls is None else tuple(filter(None, controls.split(","))),
+        pool=parse_pool(pool),
+        out=out,
+    )
+    raise typer.Exit(run(order))

@@ -1,0 +1,1 @@
+"""Block sizes and contiguous controls held against each other: same trace, same bytes, same layout."""
