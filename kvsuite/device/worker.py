@@ -64,22 +64,23 @@ class PoolShape(Protocol):
 
     @property
     def table_entry_bytes(self) -> int:
-        """Bytes of one block-table entry."""
+        """Bytes of one block-table entry; 0 for a pool without tables."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """One pool: its slots, and a block table of ``table_rows x table_width`` entries."""
+    """One pool: its slots, and a block table of ``table_rows x table_width`` entries if it needs one."""
 
     pool: PoolShape
     slots: KVSlots
     table_rows: int
     table_width: int
-    table: DeviceBuffer
+    table: DeviceBuffer | None
 
-    def buffers(self) -> tuple[DeviceBuffer, DeviceBuffer, DeviceBuffer]:
-        return self.slots.buffer.allocation, self.table, self.slots.patterns.workspace
+    def buffers(self) -> tuple[DeviceBuffer, ...]:
+        own = (self.slots.buffer.allocation, self.slots.patterns.workspace)
+        return own if self.table is None else (*own, self.table)
 
 
 class SlotWorker:
@@ -119,8 +120,13 @@ class SlotWorker:
         return self._groups[pool].slots
 
     def block_table(self, pool: Hashable) -> torch.Tensor:
-        """Return the block table of one pool, ``[rows, width]`` integers of its entry size."""
+        """Return the block table of one pool, ``[rows, width]`` integers of its entry size.
+
+        **Raises:** `ConfigError` for a contiguous pool, which has none.
+        """
         group = self._groups[pool]
+        if group.table is None:
+            raise ConfigError(f"pool {pool} has no block table: its sequences are unbroken runs of slots")
         flat = group.table.tensor.view(_ENTRIES[group.pool.table_entry_bytes])
         return flat.view(group.table_rows, group.table_width)
 
@@ -171,7 +177,7 @@ class SlotWorker:
     def close(self) -> None:
         """Let go of the memory; it goes back once no tensor that was handed out is left."""
         for group in self._groups.values():
-            if group.table.mapping is not None:
+            if group.table is not None and group.table.mapping is not None:
                 group.table.mapping.close()
             group.slots.close()
         self._groups.clear()
@@ -207,9 +213,10 @@ def _group(
             f"pool {pool.key} holds {pool.bytes_per_token} bytes a token, layout {chosen} "
             f"{chosen.bytes_per_token}: give the layout the engine was opened with"
         )
-    if pool.table_entry_bytes not in _ENTRIES:
+    if pool.table_entry_bytes not in {0, *_ENTRIES}:
         raise ConfigError(
-            f"pool {pool.key} has table entries of {pool.table_entry_bytes} bytes: expected 2, 4 or 8"
+            f"pool {pool.key} has table entries of {pool.table_entry_bytes} bytes: expected 2, 4 or 8, "
+            "or 0 for a pool without tables"
         )
     longest = pool.num_blocks
     if max_sequence_tokens is not None:
@@ -217,5 +224,6 @@ def _group(
     slots = KVSlots(
         chosen, pool.num_blocks, pool.block_size, device, pad_bytes_per_block=pool.pad_bytes_per_block
     )
-    table = allocate("tables", table_rows * longest * pool.table_entry_bytes, device)
+    table_bytes = table_rows * longest * pool.table_entry_bytes
+    table = allocate("tables", table_bytes, device) if table_bytes else None
     return _Group(pool, slots, table_rows, longest, table)

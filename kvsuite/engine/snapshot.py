@@ -47,6 +47,7 @@ class PoolSpec:
     pad_bytes_per_block: int = 0
     never_allocatable_blocks: int = 0
     table_entry_bytes: int = 4
+    """Bytes of one block-table entry; 0 for a contiguous pool, which needs no table."""
     contiguous: bool = False
     """A control that needs one unbroken run of slots a sequence; False for every paged engine."""
 

@@ -65,8 +65,3 @@ class Request:
     def final_tokens(self) -> int:
         """Tokens in the cache when the request ends by itself."""
         return self.prompt_tokens + self.output_tokens
-
-    @property
-    def declared_output_tokens(self) -> int:
-        """The cap that was asked for, or the length that came when no cap is known."""
-        return self.output_tokens if self.max_output_tokens is None else self.max_output_tokens

@@ -48,7 +48,7 @@ def test_a_row_shows_absent_as_none() -> None:
     assert (first.session, first.turn, first.priority, first.parent) == (0, 1, 0, None)
     assert (child.parent, child.fork_kind, child.fork_at) == (0, ForkKind.BEAM, 9)
     assert (last.cancel_at_us, last.cancel_after, last.arrival_us) == (4000, None, 3000)
-    assert (last.declared_output_tokens, first.declared_output_tokens, last.final_tokens) == (9, 6, 5)
+    assert (last.max_output_tokens, first.max_output_tokens, last.final_tokens) == (9, None, 5)
 
 
 @pytest.mark.parametrize(

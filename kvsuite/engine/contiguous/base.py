@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-import kvsuite
 from kvsuite.engine.contiguous.holes import Holes
 from kvsuite.engine.contract import (
     NO_OPS,
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
     from kvsuite.trace.tokens import TokenRun
 
 POOL = PoolKey()
+VERSION = "1"
+"""Raised when a control allocates otherwise."""
 
 
 class Run:
@@ -242,7 +243,7 @@ class ContiguousEngine(ABC):
         )
         return EngineSpec(
             name=self.name,
-            version=kvsuite.__version__,
+            version=VERSION,
             adapter_version=1,
             pools=(pool,),
             capabilities=frozenset({Capability.CHUNKED_PREFILL, Capability.PREEMPTION}),
