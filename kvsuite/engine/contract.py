@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kvsuite.engine.snapshot import MemoryClaim, PoolKey, PoolSnapshot, PoolSpec
+    from kvsuite.engine.snapshot import Budget, Gauges, MemoryClaim, PoolKey, PoolSnapshot, PoolSpec
     from kvsuite.trace.model import RequestId
     from kvsuite.trace.tokens import TokenRun
 
@@ -57,6 +57,8 @@ class Capability(enum.Enum):
     MEMORY = "`memory()` lists the storages that hold the cache."
     SLOTS = "`read_slots` and `write_slots` give the engine's own indices of a sequence's tokens."
     RESET_CACHE = "`reset_cache()` forgets every cached block."
+    GAUGES = "`gauges()` reports what an operator sees: shares, capacity, hits."
+    BUDGET = "`budget()` says how the pools came to their size."
 
 
 class Release(enum.Enum):
@@ -79,6 +81,8 @@ class RefusalReason(enum.Enum):
     """It would fit, and would leave fewer blocks than the watermark keeps back."""
     PROMISED = "promised"
     """It would fit, on blocks that are promised to prompts still being computed."""
+    LOADING = "loading"
+    """Its blocks are on their way from another tier: ask again."""
     NEVER_FITS = "never_fits"
     """Larger than the empty pool."""
 
@@ -124,11 +128,28 @@ class BlockCopy:
 
 
 @dataclass(frozen=True, slots=True)
+class Transfer:
+    """Copy a block to another tier; it may end at any later time, and both ends stay pinned until it does.
+
+    The worker answers with `SupportsTransfers.transfer_done`, in any order, or never.
+    """
+
+    ref: int
+    source_pool: PoolKey
+    source: int
+    target_pool: PoolKey
+    target: int
+    num_tokens: int
+    request_id: RequestId
+
+
+@dataclass(frozen=True, slots=True)
 class Ops:
-    """What the worker does before this step's writes, in order: copies, then zeroing."""
+    """What the worker does before this step's writes, in order: copies, zeroing, then transfers begin."""
 
     copies: tuple[BlockCopy, ...] = ()
     zeroed: tuple[tuple[PoolKey, int], ...] = ()
+    transfers: tuple[Transfer, ...] = ()
 
 
 NO_OPS = Ops()
@@ -224,6 +245,37 @@ class SupportsMemory(Protocol):
 
     def memory(self) -> MemoryClaim:
         """Return the storages held and what the engine says is cache."""
+        ...
+
+
+@runtime_checkable
+class SupportsGauges(Protocol):
+    """The verb behind `Capability.GAUGES`."""
+
+    def gauges(self) -> tuple[Gauges, ...]:
+        """Return what the engine reports of each pool now."""
+        ...
+
+
+@runtime_checkable
+class SupportsBudget(Protocol):
+    """The verb behind `Capability.BUDGET`."""
+
+    def budget(self) -> Budget:
+        """Return how the pools came to their size."""
+        ...
+
+
+@runtime_checkable
+class SupportsTransfers(Protocol):
+    """The verbs behind `Capability.HOST_TIER`."""
+
+    def transfer_done(self, ref: int, ok: bool) -> None:
+        """Learn that a transfer has ended; ``ok`` says whether the target holds the content."""
+        ...
+
+    def tick(self, now_us: int) -> None:
+        """Learn the time: transfers past their deadline count as failed."""
         ...
 
 

@@ -34,12 +34,22 @@ _BUILT_IN = {
     "contiguous-max": "kvsuite.engine.contiguous.controls:ContiguousMax",
     "contiguous-pow2": "kvsuite.engine.contiguous.controls:ContiguousPow2",
     "contiguous-exact": "kvsuite.engine.contiguous.controls:ContiguousExact",
+    "reference-lookahead": "kvsuite.engine.extensions.lookahead:LookaheadEngine",
+    "reference-window": "kvsuite.engine.extensions.window:WindowEngine",
+    "reference-groups": "kvsuite.engine.extensions.groups:GroupsEngine",
+    "reference-state": "kvsuite.engine.extensions.state:StateEngine",
+    "reference-async": "kvsuite.engine.extensions.async_steps:AsyncEngine",
+    "reference-tiers": "kvsuite.engine.extensions.tiers:TiersEngine",
+    "reference-observed": "kvsuite.engine.extensions.observed:ObservedEngine",
 }
 _METHODS = ("admit", "extend", "release", "take_ops", "launched", "done", "snapshot")
 _CAPABILITY_METHODS = {
     Capability.FORK: "fork",
     Capability.MEMORY: "memory",
     Capability.RESET_CACHE: "reset_cache",
+    Capability.GAUGES: "gauges",
+    Capability.BUDGET: "budget",
+    Capability.HOST_TIER: "transfer_done",
 }
 
 

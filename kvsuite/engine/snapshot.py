@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,17 @@ class PoolKey:
         return f"{self.tier}/g{self.group}/r{self.rank}"
 
 
+class PoolKind(enum.Enum):
+    """How many blocks of a pool a sequence of ``n`` tokens holds."""
+
+    FULL = "full"
+    """``ceil(n / b)``."""
+    WINDOW = "window"
+    """Those that meet the last ``window_tokens`` tokens; what fell out is null in the table."""
+    STATE = "state"
+    """One, whatever the length: a recurrent state."""
+
+
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
     """The fixed facts of one pool of ``num_blocks`` blocks of ``block_size`` tokens.
@@ -50,6 +62,15 @@ class PoolSpec:
     """Bytes of one block-table entry; 0 for a contiguous pool, which needs no table."""
     contiguous: bool = False
     """A control that needs one unbroken run of slots a sequence; False for every paged engine."""
+    kind: PoolKind = PoolKind.FULL
+    window_tokens: int | None = None
+    """Tokens a `PoolKind.WINDOW` pool still needs, the newest included."""
+    kernel_block_size: int | None = None
+    """Tokens of a block as the attention kernel sees it; ``None``: the same."""
+    hash_block_size: int | None = None
+    """Tokens a prefix key stands for; ``None``: the same."""
+    index_bits: int = 64
+    """Width of the integers that address an element of the pool."""
 
     @property
     def usable_blocks(self) -> int:
@@ -84,7 +105,8 @@ class PoolSnapshot:
     request_ids: tuple[RequestId, ...]
     """Every live sequence, oldest first."""
     lengths: Int64Array
-    """int64[R]: tokens each live sequence holds slots for, look-ahead apart."""
+    """int64[R]: tokens each live sequence holds slots for, look-ahead apart; in a `PoolKind.STATE` pool the
+    block size, because a state fills its block."""
     table_rows: Int32Array
     """int32[C]: which of ``request_ids`` the tables below belong to; 0..R-1 in a full snapshot."""
     table_offsets: Int64Array
@@ -103,6 +125,9 @@ class PoolSnapshot:
     """Null and trash blocks; given in every snapshot."""
     null_ids: Int32Array = field(default_factory=_no_blocks)
     """Ids that may stand in a table without being owned."""
+    pinned: Int32Array = field(default_factory=_no_blocks)
+    """Block ids that a transfer holds at either end, once a pin, in full in every snapshot. A pin counts as
+    a holder in the reference count; a pinned block without a sequence is quarantined."""
     ref_count_ids: Int32Array | None = None
     """Blocks whose reference count the engine claims (full: all above 0; changed: those that changed);
     ``None``: the engine keeps no counts that we can see."""
@@ -122,6 +147,44 @@ class PoolSnapshot:
     def table(self, c: int) -> Int32Array:
         """Return the ``c``-th table given."""
         return self.table_blocks[self.table_offsets[c] : self.table_offsets[c + 1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What an engine reports of one pool to whoever watches it; each share lies in 0..1."""
+
+    key: PoolKey
+    used: float
+    """Live and quarantined blocks over usable ones."""
+    cached: float
+    free: float
+    capacity_tokens: int
+    """Longest single sequence the empty pool takes, a whole number of blocks."""
+    hit_tokens: int
+    """Prompt tokens found so far, at first admissions only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How an engine came to the size of its pools: every byte of the device named once.
+
+    ``observed = weights + activation + graphs + other + pool + slack``, and what was requested is what is
+    in force.
+    """
+
+    observed_bytes: int
+    weights_bytes: int
+    activation_bytes: int
+    graphs_bytes: int
+    other_bytes: int
+    pool_bytes: int
+    slack_bytes: int
+    requested_fraction: float
+    effective_fraction: float
+    fraction_of: str
+    """``total`` or ``free``: what the fraction is a fraction of."""
+    rank_pool_blocks: tuple[int, ...] = ()
+    """Blocks that each rank's own budget would hold; all ranks use the smallest."""
 
 
 @dataclass(frozen=True, slots=True)

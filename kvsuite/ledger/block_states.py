@@ -115,7 +115,10 @@ class BlockStates:
         if snapshot.ref_count_ids is None:
             return
         checked = np.arange(self._spec.num_blocks) if snapshot.is_full else snapshot.ref_count_ids
-        wrong = checked[self._claimed_refs[checked] != holdings.holders[checked]]
+        due = holdings.holders
+        if len(snapshot.pinned):
+            due = due + np.bincount(snapshot.pinned, minlength=self._spec.num_blocks)
+        wrong = checked[self._claimed_refs[checked] != due[checked]]
         if len(wrong):
             block = int(wrong[0])
             yield Violation(
@@ -123,7 +126,7 @@ class BlockStates:
                 step,
                 self._pool,
                 f"block {block} has ref_count {int(self._claimed_refs[block])}, expected "
-                f"{int(holdings.holders[block])}: held by {self._holders(holdings, block)} "
+                f"{int(due[block])}: held by {self._holders(holdings, block)} "
                 f"({len(wrong)} blocks are wrong)",
             )
 

@@ -8,6 +8,7 @@ Numbers in brackets are the usual names of these invariants in kvsuite's fault c
     slack     (I5)  a table holds ceil(n / b) blocks: 0 <= slack <= b - 1 + look-ahead
     content   (I7)  every slot read holds the token its sequence put there
     hits      (I8)  a prompt is found at most but for its last token
+    window    (I5)  a window lets go of exactly what no settled token needs
     progress  (I9)  with nothing running, a request that fits the empty pool is admitted
     closure  (I13)  the categories add up to the pool
     lengths         sum of lengths = payload + saved by sharing + dropped by a window, and each sequence

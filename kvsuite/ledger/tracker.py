@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsuite.engine.snapshot import PoolKind
 from kvsuite.errors import EngineError
 from kvsuite.ledger.block_states import CACHED, FREE, NEVER, QUARANTINED, BlockStates
 from kvsuite.ledger.holdings import Changes, Holdings
-from kvsuite.ledger.invariants import Violation, slack_outside_bound
+from kvsuite.ledger.invariants import Violation
 from kvsuite.ledger.row import COLUMN_NAMES, INDEX
+from kvsuite.ledger.sequence_laws import given_lengths, table_slack, window_dropped
 from kvsuite.ledger.timeline import PoolTimeline, RowBuffer
 
 if TYPE_CHECKING:
@@ -93,22 +95,18 @@ class PoolTracker:
             self._keep(self.states.changed_live(self.holdings, snapshot, step))
         self.states.evicted -= cached_hits
         self._keep(self.states.recount(self.holdings, snapshot, step))
-        self._keep(self._slack_law(snapshot, step))
+        self._keep(table_slack(self.spec, snapshot, self.held, step))
         self.revision = snapshot.revision
 
     def agree(self, request_ids: list[RequestId], lengths: list[int], step: int) -> None:
         """Check the live sequences and their lengths against what the scheduler gave tokens to."""
-        if list(self.order) == request_ids and self.lengths.tolist() == lengths:
-            return
-        expected = dict(zip(request_ids, lengths, strict=True))
-        found = dict(zip(self.order, self.lengths.tolist(), strict=True))
-        for request_id in expected.keys() | found.keys():
-            if expected.get(request_id) != found.get(request_id):
-                message = (
-                    f"{request_id} is shown with {found.get(request_id, 'no')} tokens, "
-                    f"expected {expected.get(request_id, 'none: it is not running')}"
-                )
-                self._keep(iter((Violation("lengths", step, str(self.spec.key), message),)))
+        self._keep(given_lengths(self.spec, self.order, self.lengths, request_ids, lengths, step))
+
+    def window_law(self, settled: Mapping[RequestId, int], step: int) -> None:
+        """Check what a window has let go of; ``settled`` is how long each sequence was before this step."""
+        if self.spec.kind is PoolKind.WINDOW:
+            tables = {request_id: self.blocks_of(request_id) for request_id in self.order}
+            self._keep(window_dropped(self.spec, tables, self.holdings.null_ids, settled, step))
 
     def compare_full(self, full: PoolSnapshot, step: int) -> None:
         """Check that a full snapshot of the same moment is what the changes came to."""
@@ -168,7 +166,8 @@ class PoolTracker:
     ) -> None:
         size = self.spec.block_size
         tables, order = self.holdings.tables, self.order
-        wanted = (-(-snapshot.lengths // size)).tolist()
+        state = self.spec.kind is PoolKind.STATE
+        wanted = [1] * len(order) if state else (-(-snapshot.lengths // size)).tolist()
         used, held, last = [0] * len(order), [0] * len(order), [0] * len(order)
         for row, request_id in enumerate(order):
             blocks = given.get(request_id)
@@ -265,22 +264,6 @@ class PoolTracker:
             "private_transitions": changes.private_transitions,
             "id_order": self.holdings.id_order,
         }
-
-    def _slack_law(self, snapshot: PoolSnapshot, step: int) -> Iterator[Violation]:
-        if self.spec.contiguous:
-            return
-        held = self.held * self.spec.block_size
-        for row in slack_outside_bound(
-            snapshot.lengths, held, self.spec.block_size, snapshot.lookahead_tokens
-        ).tolist():
-            yield Violation(
-                "slack",
-                step,
-                str(self.spec.key),
-                f"{self.order[row]} holds {int(snapshot.lengths[row])} tokens in {int(held[row])} slots: "
-                f"slack {int(held[row] - snapshot.lengths[row])}, expected 0 to "
-                f"{self.spec.block_size - 1 + snapshot.lookahead_tokens}",
-            )
 
     def _keep(self, found: Iterator[Violation]) -> None:
         for violation in found:

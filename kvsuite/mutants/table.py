@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
-from kvsuite.engine.reference import ReferenceEngine
 from kvsuite.engine.registry import MUTANT_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvsuite.engine.config import EngineConfig
+    from kvsuite.engine.contract import Engine
 
-EngineT = TypeVar("EngineT", bound=ReferenceEngine)
+    class Breakable(Protocol):
+        """An engine class that carries its name."""
+
+        name: str
+
+        def __init__(self, config: EngineConfig) -> None: ...
+
+
+EngineT = TypeVar("EngineT", bound="Breakable")
 GOLDEN = "golden"
 """Stands in ``caught_by`` where every law holds and only the comparison with a golden shows a difference."""
 
@@ -22,7 +30,7 @@ GOLDEN = "golden"
 class Mutant:
     """One broken engine."""
 
-    factory: Callable[[EngineConfig], ReferenceEngine]
+    factory: Callable[[EngineConfig], Engine]
     fault: str
     """What is wrong, in one line."""
     caught_by: str
@@ -31,20 +39,31 @@ class Mutant:
     """For misreports: the ledger category that is wrong."""
     shown_by: str
     """What a trace must hold for the fault to show."""
+    killer: str | None = None
+    """Id of the case that must fail on it, without parameters: ``conformance/test_leak.py::test_...``."""
+    kind: str | None = None
+    """Its kind in the catalogue of faults, such as ``LEAK``."""
 
 
 MUTANTS: dict[str, Mutant] = {}
 
 
 def mutant(
-    name: str, *, caught_by: str, shown_by: str, category: str | None = None
+    name: str,
+    *,
+    caught_by: str,
+    shown_by: str,
+    category: str | None = None,
+    killer: str | None = None,
+    kind: str | None = None,
 ) -> Callable[[type[EngineT]], type[EngineT]]:
     """Enter the decorated engine into `MUTANTS`; its docstring is the fault."""
 
     def enter(engine: type[EngineT]) -> type[EngineT]:
         fault = (engine.__doc__ or "").strip()
         engine.name = f"{MUTANT_PREFIX}{name}"
-        MUTANTS[name] = Mutant(engine, fault, caught_by, category, shown_by)
+        factory = cast("Callable[[EngineConfig], Engine]", engine)
+        MUTANTS[name] = Mutant(factory, fault, caught_by, category, shown_by, killer, kind)
         return engine
 
     return enter

@@ -6,7 +6,7 @@ Nothing here is to be overridden: an engine author registers an engine and runs 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kvsuite.golden.store import GoldenStore
+    from kvsuite.replay.scene import Scene
     from kvsuite.trace.model import Trace
 
 
@@ -64,6 +65,26 @@ def kv_replay(request: pytest.FixtureRequest, open_engine: EngineOpener, device:
     replayer = Replayer(request.node, open_engine, device)
     yield replayer
     replayer.close()
+
+
+@pytest.fixture
+def kv_scene(open_engine: EngineOpener) -> Iterator[Callable[..., Scene]]:
+    """Play a scene on a fresh engine: ``scene = kv_scene(block_size=4, num_blocks=16)``.
+
+    A case ends with ``scene.judge()``; one that forgets to is an error.
+    """
+    scenes: list[Scene] = []
+
+    def play(**config: Any) -> Scene:
+        from kvsuite.replay.scene import Scene
+
+        scenes.append(Scene(open_engine(**config)))
+        return scenes[-1]
+
+    yield play
+    forgotten = sum(not scene.judged for scene in scenes)
+    if forgotten:
+        raise pytest.UsageError(f"{forgotten} of {len(scenes)} scenes were never judged: call scene.judge()")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsuite.engine.snapshot import PoolKind
 from kvsuite.ledger.invariants import Violation
 from kvsuite.trace.tokens import mix64
 
@@ -43,7 +44,9 @@ class ContentCheck:
 
     def __init__(self, worker: Worker, trackers: tuple[PoolTracker, ...], *, read_all: bool) -> None:
         self._worker = worker
-        self._trackers = tuple(t for t in trackers if t.spec.key.tier == "device")
+        self._trackers = tuple(
+            t for t in trackers if t.spec.key.tier == "device" and t.spec.kind is not PoolKind.STATE
+        )
         self._read_all = read_all
         self._live: dict[RequestId, Sequence] = {}
         self._written: dict[RequestId, int] = {}
@@ -96,8 +99,17 @@ class ContentCheck:
         """Read all of a sequence once more, through the tables it had in the last forward pass."""
         written = self._written.pop(sequence.request_id, 0)
         self._live.pop(sequence.request_id, None)
-        if written and sequence.request_id in self._trackers[0].holdings.tables:
+        if written and all(sequence.request_id in t.holdings.tables for t in self._trackers):
             self._read(sequence, 0, written, step, "before its release")
+
+    def roll_back(self, request_id: RequestId, length: int) -> None:
+        """Learn that tokens beyond ``length`` were drafts and are gone."""
+        if request_id in self._written:
+            self._written[request_id] = min(self._written[request_id], length)
+
+    def settled(self, request_id: RequestId) -> int:
+        """Return how many tokens of a sequence were written before this step."""
+        return self._written.get(request_id, 0)
 
     def _read_due(self, step: int, ops: Ops, writes: list[Write]) -> None:
         self._read_last_writes(step)

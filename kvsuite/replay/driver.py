@@ -144,6 +144,9 @@ class _Driver:
         ids, lengths = [s.request_id for s in running], [s.computed for s in running]
         for tracker, snapshot in zip(self._trackers, snapshots, strict=True):
             tracker.agree(ids, lengths, self._step)
+            tracker.window_law(
+                {request_id: self._content.settled(request_id) for request_id in ids}, self._step
+            )
             tracker.add_row(snapshot, plan.facts)
         self._families.observe(ops)
         self._steps.append(self._step)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from kvsuite.engine.contract import Transfer
     from kvsuite.engine.snapshot import Int64Array, PoolKey, PoolSpec
     from kvsuite.ledger.timeline import DeviceLine
 
@@ -76,6 +77,13 @@ class ProbeWorker:
         """Clear one block."""
         size = self._block_sizes[pool]
         self._slots[pool][block * size : (block + 1) * size] = UNWRITTEN
+
+    def transfer(self, transfer: Transfer) -> None:
+        """Copy the first slots of a block to a block of another pool."""
+        source, target = self._slots[transfer.source_pool], self._slots[transfer.target_pool]
+        start = transfer.source * self._block_sizes[transfer.source_pool]
+        goal = transfer.target * self._block_sizes[transfer.target_pool]
+        target[goal : goal + transfer.num_tokens] = source[start : start + transfer.num_tokens]
 
     def write(self, pool: PoolKey, slots: Int64Array, tags: Int64Array) -> None:
         """Write ``tags`` to ``slots``, both int64[n]; a later entry wins where a slot stands twice."""
