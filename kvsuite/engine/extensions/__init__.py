@@ -1,1 +1,1 @@
-"""Small engines over the reference, one capability each: what a case asks for that the reference does not do."""
+"""Small engines over the reference, one capability each: what it does not do, for the cases that ask."""
