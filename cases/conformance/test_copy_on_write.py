@@ -6,11 +6,12 @@ For ``m`` children forked at ``n`` tokens in blocks of ``b``, once all ``m + 1``
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kvsuite.engine.contract import Capability
+from kvsuite.ledger.sharing import family_blocks, family_net_tokens
 from kvsuite.trace.model import TraceSource
 from kvsuite.trace.rows import Row, trace_of
 
@@ -49,14 +50,15 @@ def test_all_diverge_in_one_step(kv_replay: Replayer, children: int, tokens: int
     pool = done.timeline.pools[0]
     full, tail = divmod(tokens, BLOCK)
     copied = children * tail
-    assert pool.column("live_blocks")[:2].tolist() == [full + (tail > 0), full + children + 1]
+    assert pool.column("live_blocks")[:2].tolist() == list(family_blocks(children, tokens, BLOCK))
     assert pool.column("copied")[:2].tolist() == [0, copied]
     assert pool.column("private_transitions")[:2].tolist() == [0, children if tail else 0]
     assert pool.column("shared_blocks")[1] == full
     (kin,) = done.fork_families
     assert kin.children == children
     assert kin.copies == (children if tail else 0)
-    assert kin.net_tokens == children * full * BLOCK - copied
+    assert kin.copied_tokens * kin.bytes_per_token == copied * pool.spec.bytes_per_token
+    assert kin.net_tokens == family_net_tokens(children, tokens, BLOCK)
 
 
 def test_a_burst_inside_the_first_block_costs_more_than_it_saves(kv_replay: Replayer) -> None:
@@ -64,3 +66,19 @@ def test_a_burst_inside_the_first_block_costs_more_than_it_saves(kv_replay: Repl
     (kin,) = kv_replay(family(7, 15), block_size=BLOCK, num_blocks=64, slots="probe").fork_families
     assert kin.net_tokens == -7 * 15
     assert kin.net_bytes == -7 * 15 * kin.bytes_per_token
+
+
+def test_a_fork_of_a_fork_counts_in_its_family(kv_replay: Replayer) -> None:
+    """Forked at 18 and, of the child, at 20: copies of 2 and 4 tokens, and 2 * 16 stay shared."""
+    shape: dict[str, Any] = {"timestamp": 0, "input_length": 18, "output_length": 8}
+    rows = [
+        Row(request_id="a", **shape),
+        Row(request_id="b", parent="a", fork="sample", fork_at=18, **shape),
+        Row(request_id="c", parent="b", fork="sample", fork_at=20, **shape),
+    ]
+    trace = trace_of(rows, TraceSource("by hand", "grandchild"), block_size=BLOCK)
+    done = kv_replay(trace, block_size=BLOCK, num_blocks=16, slots="probe")
+    (kin,) = done.fork_families
+    assert (kin.root, kin.children, kin.copies, kin.copied_tokens) == ("a", 2, 2, 2 + 4)
+    assert kin.net_tokens == 2 * BLOCK - (2 + 4)
+    assert done.timeline.pools[0].total("private_transitions") == 2

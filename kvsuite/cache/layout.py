@@ -48,13 +48,15 @@ class Dtype(enum.Enum):
 class Stream:
     """One tensor a layer keeps a token in: ``heads`` vectors of ``dim`` elements, over the whole model.
 
-    ``replicated`` streams (an MLA latent) are whole on every rank; others are split by heads.
+    ``replicated`` streams (an MLA latent) are whole on every rank; others are split by heads. A stream with a
+    ``dtype`` of its own (a one-byte index beside a latent) keeps it whatever the layout's is.
     """
 
     name: str
     heads: int
     dim: int
     replicated: bool = False
+    dtype: Dtype | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,10 @@ class Layout:
         """Return how many heads of ``stream`` this rank holds."""
         return stream.heads if stream.replicated else max(1, -(-stream.heads // self.tp_size))
 
+    def dtype_of(self, stream: Stream) -> Dtype:
+        """Return the element type of ``stream``: its own, or the layout's."""
+        return self.dtype if stream.dtype is None else stream.dtype
+
     def head_replication(self, stream: Stream) -> float:
         """Return copies of each head over all ranks: above 1 once there are more ranks than heads."""
         return self.tp_size * self.heads_on_rank(stream) / stream.heads
@@ -135,14 +141,16 @@ class Layout:
         )
 
     def __str__(self) -> str:
-        streams = "+".join(f"{s.name}{s.heads}x{s.dim}" for s in self.streams)
+        streams = "+".join(
+            f"{s.name}{s.heads}x{s.dim}{f':{s.dtype.value}' if s.dtype else ''}" for s in self.streams
+        )
         scales = " scaled" if self.scaled else ""
         align = f" align{self.block_alignment_bytes}" if self.block_alignment_bytes > 1 else ""
         return f"{self.name} L{self.num_layers} {streams} {self.dtype.value}{scales} tp{self.tp_size}{align}"
 
     def _stream_bytes(self, stream: Stream) -> int:
         scale = SCALE_BYTES if self.scaled else 0
-        return self.heads_on_rank(stream) * (stream.dim * self.dtype.itemsize + scale)
+        return self.heads_on_rank(stream) * (stream.dim * self.dtype_of(stream).itemsize + scale)
 
 
 def attention_layout(

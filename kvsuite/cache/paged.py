@@ -152,8 +152,7 @@ class PagedCache:
         if shortfall is not None:
             return shortfall
         hit_tokens = len(hits) * self.block_size
-        chunk = num_tokens if first_chunk_tokens is None else first_chunk_tokens
-        scheduled = min(num_tokens, hit_tokens + chunk)
+        scheduled = min(num_tokens, hit_tokens + (first_chunk_tokens or num_tokens))
         self.pool.hold(hits)
         table = BlockTable(hits, scheduled)
         table.blocks.extend(self._take(self.blocks_for(scheduled) - len(hits)))
@@ -185,7 +184,7 @@ class PagedCache:
         table = self._table(parent, "fork")
         if child in self._tables:
             raise BlockError(f"{child} is live already: a fork of {parent} needs a new name")
-        self.pool.hold(table.blocks)
+        self._hold(table.blocks)
         self._tables[child] = table.forked()
         self._changed.add(child)
 
@@ -196,8 +195,7 @@ class PagedCache:
         del self._tables[sequence]
         self._promise(table, 0)
         self._changed.discard(sequence)
-        if self._copies:
-            self._copies = [copy for copy in self._copies if self._ref_counts[copy.target]]
+        self._copies = [copy for copy in self._copies if self._ref_counts[copy.target]]
 
     def publish(self, sequence: str, keys: Sequence[Hashable]) -> None:
         """Offer the next ``len(keys)`` blocks of ``sequence`` to others: they are full and computed.
@@ -265,8 +263,7 @@ class PagedCache:
             self._drop([source])
         blocks.extend(self._take(new))
         table.length = length
-        if table.promised_blocks:
-            self._promise(table, max(0, table.promised_blocks - new))
+        self._promise(table, max(0, table.promised_blocks - new))
         self._changed.add(sequence)
         return True
 
@@ -278,6 +275,9 @@ class PagedCache:
         if evicted and self.prefixes is not None:
             self.prefixes.forget(evicted)
         return taken
+
+    def _hold(self, blocks: Sequence[int]) -> None:
+        self.pool.hold(blocks)
 
     def _drop(self, blocks: Sequence[int]) -> None:
         self.pool.drop(blocks, () if self.prefixes is None else self.prefixes.key_of)

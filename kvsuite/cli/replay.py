@@ -31,10 +31,20 @@ def replay(
     max_sequences: o.MaxSequences = 256,
     max_step_tokens: o.MaxStepTokens = 8192,
     step: o.Step = "50ms",
+    lookahead_tokens: Annotated[
+        int, typer.Option(min=0, help="Draft tokens asked for beyond each one decoded, where claimed.")
+    ] = 0,
     slots: Annotated[
         str | None, typer.Option(help="probe (NumPy) or full (torch).  [default: probe; full on a GPU]")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
+    read_all: Annotated[
+        bool,
+        typer.Option(
+            "--read-all",
+            help="For short traces: read every live token at every step, hold every answer against a model.",
+        ),
+    ] = False,
     trace_block_size: o.TraceBlockSize = None,
     time_unit: o.TimeUnit = None,
     tail: o.Tail = None,
@@ -76,12 +86,13 @@ def replay(
             prefix_cache=not no_prefix_cache,
             max_model_tokens=max_model_tokens,
         ),
-        scheduler=SchedulerConfig(max_sequences, max_step_tokens, parse_duration_us(step)),
+        scheduler=SchedulerConfig(max_sequences, max_step_tokens, parse_duration_us(step), lookahead_tokens),
         engine=engine,
         block_size=block_size,
         pool=parse_pool(default_pool if pool is None else pool),
         slots=slots,
         device=device,
+        read_all=read_all,
         out=out,
     )
     raise typer.Exit(run(order))

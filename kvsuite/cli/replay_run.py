@@ -17,6 +17,7 @@ from kvsuite.engine.registry import open_engine
 from kvsuite.record.build import trace_line
 from kvsuite.record.provenance import utc_now
 from kvsuite.replay.driver import replay
+from kvsuite.replay.judged import judged_replay
 from kvsuite.trace.identity import content_hash
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class ReplayOrder:
     pool: PoolSize
     slots: str | None
     device: str
+    read_all: bool = False
+    """Judge as short lifecycles are judged."""
     out: Path | None
 
     @property
@@ -66,7 +69,8 @@ def run(order: ReplayOrder) -> int:
     folder.check()
     started_s = perf_counter()
     with progress_bar(f"replay {order.trace_name}") as progress:
-        done = replay(trace, engine, worker, order.scheduler, progress=progress)
+        play = judged_replay if order.read_all else replay
+        done = play(trace, engine, worker, order.scheduler, progress=progress)
     duration_s = perf_counter() - started_s
     print_figures(replay_figures(trace, done))
     exit_code = 1 if done.violations else 0

@@ -41,7 +41,7 @@ def rows_of(layout: Layout, block_size: int) -> tuple[Row, ...]:
     offset_bytes = 0
     for stream in layout.streams:
         heads = layout.heads_on_rank(stream)
-        shapes = [(False, stream.dim, layout.dtype)] + [(True, 1, Dtype.FLOAT32)] * layout.scaled
+        shapes = [(False, stream.dim, layout.dtype_of(stream))] + [(True, 1, Dtype.FLOAT32)] * layout.scaled
         for scales, dim, dtype in shapes:
             rows.append(Row(stream.name, scales, heads, dim, dtype, offset_bytes))
             offset_bytes += block_size * rows[-1].row_bytes

@@ -135,6 +135,13 @@ class KVSlots:
         for cells in self._cells:
             cells[target, :, :tokens] = cells[source, :, :tokens]
 
+    def copy_from(self, other: KVSlots, source: int, target: int, num_tokens: int) -> None:
+        """Copy the first ``num_tokens`` slots of a block of ``other``, slots of the same layout."""
+        other.buffer.check(np.array([source]))
+        self.buffer.take(np.array([target]))
+        for cells, theirs in zip(self._cells, other._cells, strict=True):
+            cells[target, :, :num_tokens] = theirs[source, :, :num_tokens].to(self.device)
+
     def zero_block(self, block: int) -> None:
         """Clear every byte of a block, padding included."""
         self.buffer.take(np.array([block]))
@@ -156,7 +163,7 @@ class KVSlots:
                 scale = value.abs().amax(-1).div(_FP8_MAX).clamp_min(torch.finfo(torch.float32).tiny)
                 self.scales(layer, name)[blocks, offsets] = scale
                 value = value / scale.unsqueeze(-1)
-            if self.layout.dtype is Dtype.FLOAT8_E4M3:
+            if self._row(name, scales=False).dtype is Dtype.FLOAT8_E4M3:
                 value = value.clamp(-_FP8_MAX, _FP8_MAX)
             view = self.tensor(layer, name)
             _as_integers(view)[blocks, offsets] = _as_integers(value.to(view.dtype))

@@ -68,6 +68,35 @@ class PoolShape(Protocol):
         ...
 
 
+class Transfer(Protocol):
+    """What the worker needs to know of a transfer (`kvsuite.engine.contract.Transfer`)."""
+
+    @property
+    def source_pool(self) -> Hashable:
+        """Pool that is read."""
+        ...
+
+    @property
+    def source(self) -> int:
+        """Block that is read."""
+        ...
+
+    @property
+    def target_pool(self) -> Hashable:
+        """Pool that is written."""
+        ...
+
+    @property
+    def target(self) -> int:
+        """Block that is written."""
+        ...
+
+    @property
+    def num_tokens(self) -> int:
+        """How many slots, from the first."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """One pool: its slots, and a block table of ``table_rows x table_width`` entries if it needs one."""
@@ -137,6 +166,11 @@ class SlotWorker:
     def zero(self, pool: Hashable, block: int) -> None:
         """Clear one block."""
         self._groups[pool].slots.zero_block(block)
+
+    def transfer(self, transfer: Transfer) -> None:
+        """Copy the first slots of a block to a block of another pool."""
+        source, target = self.slots(transfer.source_pool), self.slots(transfer.target_pool)
+        target.copy_from(source, transfer.source, transfer.target, transfer.num_tokens)
 
     def write(self, pool: Hashable, slots: Int64Array, tags: Int64Array) -> None:
         """Write ``tags`` to ``slots``, both int64[n]; a later entry wins where a slot stands twice."""

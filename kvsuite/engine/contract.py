@@ -26,7 +26,15 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kvsuite.engine.snapshot import Budget, Gauges, MemoryClaim, PoolKey, PoolSnapshot, PoolSpec
+    from kvsuite.engine.snapshot import (
+        Budget,
+        Gauges,
+        Int64Array,
+        MemoryClaim,
+        PoolKey,
+        PoolSnapshot,
+        PoolSpec,
+    )
     from kvsuite.trace.model import RequestId
     from kvsuite.trace.tokens import TokenRun
 
@@ -275,7 +283,31 @@ class SupportsTransfers(Protocol):
         ...
 
     def tick(self, now_us: int) -> None:
-        """Learn the time: transfers past their deadline count as failed."""
+        """Learn the time: transfers past their deadline count as failed, whatever is answered later."""
+        ...
+
+    def forget(self, request_id: RequestId) -> None:
+        """Learn that a waiting request, refused or preempted, will not be asked for again.
+
+        Nothing may stay held for it in any tier once the transfers under way have ended. For a request of
+        which nothing is held this does nothing.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsSlots(Protocol):
+    """The verbs behind `Capability.SLOTS`: one int64 array a pool, in the order of the spec.
+
+    A slot is what the attention kernel is given, ``kernel block * its size + offset``, in token order.
+    """
+
+    def read_slots(self, request_id: RequestId) -> tuple[Int64Array, ...]:
+        """Return the slots of every token a sequence still holds; what a window let go of is left out."""
+        ...
+
+    def write_slots(self, request_id: RequestId) -> tuple[Int64Array, ...]:
+        """Return the slots of the tokens a sequence was given since the last step was launched."""
         ...
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 POOL = PoolKey()
 VERSION = "1"
 """Raised when the engine allocates otherwise: goldens are kept by it, whatever kvsuite's own version."""
+_OPTIONS = {"null_blocks": 0, "index_bits": 64}
 _CAPABILITIES = frozenset(
     {
         Capability.PAGED,
@@ -51,18 +52,18 @@ _CAPABILITIES = frozenset(
 class ReferenceEngine:
     """A paged engine as it should be; the mutants differ from it in one fault each.
 
-    Option ``null_blocks`` (default 0) keeps the first blocks of the pool back, as engines with a null
-    block do.
+    Option ``null_blocks`` (default 0) keeps the first blocks back, as engines with a null block do;
+    ``index_bits`` (default 64) is the width of the integers that address an element of the pool.
 
-    **Raises:** `ConfigError` for an unknown option or a pool without a usable block; `BlockError` and
-    `EngineError` when it is driven against the contract.
+    **Raises:** `ConfigError` for an unknown option, a pool without a usable block or one that its indices
+    cannot address; `BlockError` and `EngineError` when it is driven against the contract.
     """
 
     name = "reference"
     cache_type: type[PagedCache] = PagedCache
 
     def __init__(self, config: EngineConfig) -> None:
-        null_blocks = _null_blocks(config)
+        null_blocks = _option(config, "null_blocks")
         self.cache = self.cache_type(
             config.num_blocks,
             config.block_size,
@@ -241,14 +242,25 @@ def _reason(short: Shortfall) -> RefusalReason:
     return RefusalReason.PROMISED if spare < short.promised_blocks else RefusalReason.WATERMARK
 
 
-def _null_blocks(config: EngineConfig) -> int:
-    unknown = sorted(set(config.options) - {"null_blocks"})
+def _option(config: EngineConfig, name: str) -> int:
+    unknown = sorted(set(config.options) - _OPTIONS.keys())
     if unknown:
-        raise ConfigError(f"reference engine: unknown option {unknown[0]!r}, expected null_blocks")
-    value = config.options.get("null_blocks", 0)
+        expected = " or ".join(_OPTIONS)
+        raise ConfigError(f"reference engine: unknown option {unknown[0]!r}, expected {expected}")
+    value = config.options.get(name, _OPTIONS[name])
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ConfigError(f"reference engine: null_blocks is {value!r}, expected a number of blocks")
+        raise ConfigError(f"reference engine: {name} is {value!r}, expected a number from 0 up")
     return value
+
+
+def _refuse_beyond_index(pool: PoolSpec, itemsize: int) -> None:
+    elements = pool.block_bytes // itemsize
+    limit = (2 ** (pool.index_bits - 1) - 1) // elements if pool.index_bits > 0 else 0
+    if pool.num_blocks > limit:
+        raise ConfigError(
+            f"{pool.num_blocks} blocks of {elements} elements are more than {pool.index_bits}-bit indices "
+            f"address: at most {limit} blocks; take wider indices or a smaller pool"
+        )
 
 
 def _spec(name: str, config: EngineConfig, null_blocks: int) -> EngineSpec:
@@ -260,7 +272,9 @@ def _spec(name: str, config: EngineConfig, null_blocks: int) -> EngineSpec:
         bytes_per_token=layout.bytes_per_token,
         pad_bytes_per_block=layout.pad_bytes_per_block(config.block_size),
         never_allocatable_blocks=null_blocks,
+        index_bits=_option(config, "index_bits"),
     )
+    _refuse_beyond_index(pool, layout.dtype.itemsize)
     prefix = {Capability.PREFIX_CACHE} if config.prefix_cache else set()
     return EngineSpec(
         name=name,
@@ -278,6 +292,7 @@ def _spec(name: str, config: EngineConfig, null_blocks: int) -> EngineSpec:
             "cow": "lazy",
             "eviction": "lru",
             "free_list": "lifo",
+            **({"index_bits": pool.index_bits} if "index_bits" in config.options else {}),
         },
         layout=str(layout),
         dtype=layout.dtype.value,

@@ -34,6 +34,7 @@ _BUILT_IN = {
     "contiguous-max": "kvsuite.engine.contiguous.controls:ContiguousMax",
     "contiguous-pow2": "kvsuite.engine.contiguous.controls:ContiguousPow2",
     "contiguous-exact": "kvsuite.engine.contiguous.controls:ContiguousExact",
+    "reference-eager": "kvsuite.engine.extensions.eager_fork:EagerForkEngine",
     "reference-lookahead": "kvsuite.engine.extensions.lookahead:LookaheadEngine",
     "reference-window": "kvsuite.engine.extensions.window:WindowEngine",
     "reference-groups": "kvsuite.engine.extensions.groups:GroupsEngine",
@@ -50,6 +51,7 @@ _CAPABILITY_METHODS = {
     Capability.GAUGES: "gauges",
     Capability.BUDGET: "budget",
     Capability.HOST_TIER: "transfer_done",
+    Capability.SLOTS: "read_slots",
 }
 
 

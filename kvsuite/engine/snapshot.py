@@ -126,8 +126,9 @@ class PoolSnapshot:
     null_ids: Int32Array = field(default_factory=_no_blocks)
     """Ids that may stand in a table without being owned."""
     pinned: Int32Array = field(default_factory=_no_blocks)
-    """Block ids that a transfer holds at either end, once a pin, in full in every snapshot. A pin counts as
-    a holder in the reference count; a pinned block without a sequence is quarantined."""
+    """Block ids that a transfer holds at either end, or a launched step for a sequence that has left; once a
+    pin, in full in every snapshot. A pin counts as a holder in the reference count; a pinned block without a
+    sequence is quarantined."""
     ref_count_ids: Int32Array | None = None
     """Blocks whose reference count the engine claims (full: all above 0; changed: those that changed);
     ``None``: the engine keeps no counts that we can see."""
@@ -168,8 +169,8 @@ class Gauges:
 class Budget:
     """How an engine came to the size of its pools: every byte of the device named once.
 
-    ``observed = weights + activation + graphs + other + pool + slack``, and what was requested is what is
-    in force.
+    ``observed = neighbour + weights + activation + graphs + other + pool + slack``, and what was requested is
+    what is in force.
     """
 
     observed_bytes: int
@@ -185,6 +186,8 @@ class Budget:
     """``total`` or ``free``: what the fraction is a fraction of."""
     rank_pool_blocks: tuple[int, ...] = ()
     """Blocks that each rank's own budget would hold; all ranks use the smallest."""
+    neighbour_bytes: int = 0
+    """Bytes of the device that belong to other processes; part of what is observed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +208,5 @@ class MemoryClaim:
     storages: tuple[Storage, ...]
     claimed_cache_bytes: int
     """Bytes the engine reports as KV cache."""
+    committed_cache_bytes: int | None = None
+    """Bytes of the cache that memory really backs; ``None``: it makes no difference there, as on a card."""

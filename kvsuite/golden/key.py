@@ -108,6 +108,7 @@ def asked_recipe(config: EngineConfig, scheduler: SchedulerConfig) -> dict[str, 
         "max_model_tokens": config.max_model_tokens,
         **{f"option.{name}": config.options[name] for name in sorted(config.options)},
         **asdict(scheduler),
+        "lookahead_tokens": scheduler.lookahead_tokens or None,
     }
     return {name: value for name, value in asked.items() if value is not None}
 

@@ -16,7 +16,7 @@ from kvsuite.ledger.invariants import Violation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kvsuite.engine.snapshot import Int32Array, PoolSnapshot, PoolSpec
+    from kvsuite.engine.snapshot import Int32Array, Int64Array, PoolSnapshot, PoolSpec
     from kvsuite.ledger.holdings import Holdings
 
 LIVE, FREE, CACHED, QUARANTINED, NEVER = 0, 1, 2, 3, 4
@@ -68,6 +68,11 @@ class BlockStates:
     def count_cached(self, blocks: Int32Array) -> int:
         """Return how many of ``blocks`` were cached when last heard of."""
         return int(np.count_nonzero(self._state[blocks] == CACHED))
+
+    def free_among(self, blocks: Int64Array) -> Int64Array:
+        """Return which of ``blocks`` were free when last heard of."""
+        free: Int64Array = blocks[self._state[blocks] == FREE]
+        return free
 
     def may_be_read(self) -> npt.NDArray[np.bool_]:
         """Return, bool[num_blocks], which blocks out of use still hold something of value."""

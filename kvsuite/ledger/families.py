@@ -88,7 +88,7 @@ class FamilyBook:
         copied: set[RequestId] = set()
         for copy in ops.copies:
             family = self._family_of.get(copy.request_id)
-            if family is not None:
+            if family is not None and copy.pool == self._tracker.spec.key:
                 family.copies += 1
                 family.copied_tokens += copy.num_tokens
                 copied.add(family.root)
@@ -120,10 +120,12 @@ class FamilyBook:
         for row, request_id in enumerate(self._tracker.order):
             if request_id in family.members and self._tracker.used[row]:
                 used = int(self._tracker.used[row])
-                blocks.append(self._tracker.blocks_of(request_id)[:used])
+                table = self._tracker.blocks_of(request_id)[:used]
                 fill = np.full(used, size, np.int64)
                 fill[-1:] = int(self._tracker.lengths[row]) - (used - 1) * size
-                fills.append(fill)
+                owned = ~np.isin(table, self._tracker.holdings.null_ids)
+                blocks.append(table[owned])
+                fills.append(fill[owned])
         if not blocks:
             return 0
         held, filled = np.concatenate(blocks), np.concatenate(fills)

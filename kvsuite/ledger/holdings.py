@@ -125,7 +125,7 @@ class Holdings:
 
     def _privatised(self, old: Int32Array, new: Int32Array) -> int:
         common = min(len(old), len(new))
-        moved = np.flatnonzero(old[:common] != new[:common])
+        moved = np.flatnonzero((old[:common] != new[:common]) & ~np.isin(new[:common], self.null_ids))
         shared = self._owned(old[moved])
         return int(np.count_nonzero(self.holders[shared] > 1))
 

@@ -73,7 +73,8 @@ class PoolTracker:
 
     def fork(self, parent_id: RequestId, child_id: RequestId) -> None:
         """Learn that the engine forked ``parent_id``."""
-        self.holdings.share(parent_id, child_id)
+        if self.spec.key.tier == "device":
+            self.holdings.share(parent_id, child_id)
 
     def take(self, snapshot: PoolSnapshot, facts: StepFacts, step: int) -> None:
         """Take in the snapshot of one step."""
@@ -99,7 +100,12 @@ class PoolTracker:
         self.revision = snapshot.revision
 
     def agree(self, request_ids: list[RequestId], lengths: list[int], step: int) -> None:
-        """Check the live sequences and their lengths against what the scheduler gave tokens to."""
+        """Check the live sequences and their lengths against what the scheduler gave tokens to.
+
+        Sequences run on the device: in the pools of another tier none is expected.
+        """
+        if self.spec.key.tier != "device":
+            request_ids, lengths = [], []
         self._keep(given_lengths(self.spec, self.order, self.lengths, request_ids, lengths, step))
 
     def window_law(self, settled: Mapping[RequestId, int], step: int) -> None:

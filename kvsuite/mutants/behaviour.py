@@ -27,14 +27,26 @@ class _LeakingEngine(ReferenceEngine):
         super().release(request_id, reason)
 
 
-@mutant("leak-on-cancel", caught_by="drain", shown_by="a running request that is cancelled")
+@mutant(
+    "leak-on-cancel",
+    kind="LEAK",
+    caught_by="drain",
+    shown_by="a running request that is cancelled",
+    killer="conformance/test_leak.py::test_leaving_at_any_point_is_finishing_there",
+)
 class LeakOnCancel(_LeakingEngine):
     """A cancelled request never gives its blocks back."""
 
     leaks_on = Release.CANCEL
 
 
-@mutant("leak-on-preempt", caught_by="drain", shown_by="a preemption")
+@mutant(
+    "leak-on-preempt",
+    kind="LEAK",
+    caught_by="drain",
+    shown_by="a preemption",
+    killer="conformance/test_leak.py::test_leaving_at_any_point_is_finishing_there",
+)
 class LeakOnPreempt(_LeakingEngine):
     """A preempted request never gives its blocks back."""
 
@@ -50,7 +62,13 @@ class _SurplusCache(PagedCache):
         return self._grow(sequence, table, table.length + num_tokens)
 
 
-@mutant("surplus-at-boundary", caught_by="slack", shown_by="a length that is a multiple of the block size")
+@mutant(
+    "surplus-at-boundary",
+    caught_by="slack",
+    shown_by="a length that is a multiple of the block size",
+    kind="EDGE",
+    killer="conformance/test_edge.py::test_a_block_that_is_exactly_full_brings_no_other",
+)
 class SurplusAtBoundary(ReferenceEngine):
     """A sequence that fills its last block exactly holds one more block, empty."""
 
@@ -62,7 +80,13 @@ class _LateCache(PagedCache):
         return max(1, super().blocks_for(num_tokens - 1))
 
 
-@mutant("late-block", caught_by="slack", shown_by="a length one past a multiple of the block size")
+@mutant(
+    "late-block",
+    caught_by="slack",
+    shown_by="a length one past a multiple of the block size",
+    kind="EDGE",
+    killer="conformance/test_edge.py::test_a_block_that_is_exactly_full_brings_no_other",
+)
 class LateBlock(ReferenceEngine):
     """The first token past a block boundary gets no block; the second one does."""
 
@@ -81,6 +105,8 @@ class _GreedyGateCache(PagedCache):
     "refusal-keeps-hits",
     caught_by="recount",
     shown_by="a refused request whose prompt begins with a cached prefix",
+    kind="ADMIT",
+    killer="conformance/test_admit.py::test_a_hit_in_the_free_queue_is_no_room",
 )
 class RefusalKeepsHits(ReferenceEngine):
     """A refused admission does not let go of the prefix hits it had taken hold of."""
@@ -93,14 +119,26 @@ class _WholePromptHitCache(PagedCache):
         return super()._hits(keys, limit + 1)
 
 
-@mutant("whole-prompt-hit", caught_by="hits", shown_by="a prompt of whole blocks that is asked for twice")
+@mutant(
+    "whole-prompt-hit",
+    caught_by="hits",
+    shown_by="a prompt of whole blocks that is asked for twice",
+    kind="KEY",
+    killer="conformance/test_key.py::test_the_same_prompt_again",
+)
 class WholePromptHit(ReferenceEngine):
     """A prompt of whole blocks may be found whole, which leaves no token to compute the next one from."""
 
     cache_type = _WholePromptHitCache
 
 
-@mutant("changes-omit-cached", caught_by="changes", shown_by="a release of a computed prompt")
+@mutant(
+    "changes-omit-cached",
+    caught_by="changes",
+    shown_by="a release of a computed prompt",
+    kind="KEY",
+    killer="conformance/test_prefix_map.py::test_what_is_evicted_is_told",
+)
 class ChangesOmitCached(ReferenceEngine):
     """Changed snapshots do not list the blocks that became cached."""
 
@@ -110,7 +148,13 @@ class ChangesOmitCached(ReferenceEngine):
         return (shot if shot.is_full else replace(shot, cached=NO_BLOCKS),)
 
 
-@mutant("changes-omit-freed", caught_by="changes", shown_by="a release")
+@mutant(
+    "changes-omit-freed",
+    caught_by="changes",
+    shown_by="a release",
+    kind="KEY",
+    killer="conformance/test_prefix_map.py::test_what_is_evicted_is_told",
+)
 class ChangesOmitFreed(ReferenceEngine):
     """Changed snapshots leave out one of the blocks that became free."""
 
@@ -130,7 +174,13 @@ class _QueueCache(PagedCache):
         free[0:0] = freed[::-1]
 
 
-@mutant("free-list-fifo", caught_by=GOLDEN, shown_by="a block used a second time")
+@mutant(
+    "free-list-fifo",
+    caught_by=GOLDEN,
+    shown_by="a block used a second time",
+    kind="UNIT",
+    killer="regression/test_golden_ledgers.py::test_ledger",
+)
 class FreeListFifo(ReferenceEngine):
     """The block freed first goes out first: other ids, the same counts, no law broken."""
 
@@ -146,7 +196,13 @@ class _NewestFirstCache(PagedCache):
                 idle.move_to_end(block, last=False)
 
 
-@mutant("evicts-newest", caught_by=GOLDEN, shown_by="an eviction and a later hit")
+@mutant(
+    "evicts-newest",
+    caught_by=GOLDEN,
+    shown_by="an eviction and a later hit",
+    kind="UNIT",
+    killer="regression/test_golden_ledgers.py::test_ledger",
+)
 class EvictsNewest(ReferenceEngine):
     """The block cached last is evicted first, a chain from its head: fewer hits, no law broken."""
 

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
     from kvsuite.trace.tokens import TokenRun
 
 
-@mutant("copy-skipped", caught_by="content", shown_by="a fork that diverges inside a block")
+@mutant(
+    "copy-skipped",
+    caught_by="content",
+    shown_by="a fork that diverges inside a block",
+    kind="SHARE",
+    killer="conformance/test_divergence.py::test_a_burst_takes_exactly_its_demand",
+)
 class CopySkipped(ReferenceEngine):
     """A private copy is made in the table only: its tokens are never copied."""
 
@@ -31,7 +37,13 @@ class CopySkipped(ReferenceEngine):
         return NO_OPS
 
 
-@mutant("copy-one-short", caught_by="content", shown_by="a fork that diverges inside a block")
+@mutant(
+    "copy-one-short",
+    caught_by="content",
+    shown_by="a fork that diverges inside a block",
+    kind="SHARE",
+    killer="conformance/test_divergence.py::test_a_burst_takes_exactly_its_demand",
+)
 class CopyOneShort(ReferenceEngine):
     """Copy-on-write leaves the last token of the block behind."""
 
@@ -47,7 +59,13 @@ class _InPlaceCache(PagedCache):
         return False
 
 
-@mutant("writes-shared-block", caught_by="content", shown_by="a fork that diverges inside a block")
+@mutant(
+    "writes-shared-block",
+    caught_by="content",
+    shown_by="a fork that diverges inside a block",
+    kind="SHARE",
+    killer="conformance/test_divergence.py::test_a_burst_takes_exactly_its_demand",
+)
 class WritesSharedBlock(ReferenceEngine):
     """A shared block is written in place, for all its holders."""
 
@@ -59,7 +77,13 @@ class _StaleKeyCache(PagedCache):
         return self.pool.take(count)[0]
 
 
-@mutant("stale-key", caught_by="content", shown_by="a prefix asked for again after its eviction")
+@mutant(
+    "stale-key",
+    caught_by="content",
+    shown_by="a prefix asked for again after its eviction",
+    kind="KEY",
+    killer="conformance/test_prefix_map.py::test_a_prompt_that_was_evicted_is_gone",
+)
 class StaleKey(ReferenceEngine):
     """An evicted block keeps its key, and is hit for content that it no longer holds."""
 
@@ -70,6 +94,8 @@ class StaleKey(ReferenceEngine):
     "publish-on-allocation",
     caught_by="content",
     shown_by="a shared prompt computed in chunks that cut blocks",
+    kind="KEY",
+    killer="conformance/test_prefix_map.py::test_dropped_before_it_is_computed",
 )
 class PublishOnAllocation(ReferenceEngine):
     """Blocks of a prompt can be hit as soon as they are allocated, filled or not."""
@@ -93,7 +119,13 @@ class PublishOnAllocation(ReferenceEngine):
         return admission
 
 
-@mutant("keys-without-content", caught_by="content", shown_by="two different prompts of a block or more")
+@mutant(
+    "keys-without-content",
+    caught_by="content",
+    shown_by="two different prompts of a block or more",
+    kind="KEY",
+    killer="conformance/test_key.py::test_a_hit_needs_equal_tokens",
+)
 class KeysWithoutContent(ReferenceEngine):
     """A prefix key says how long the prefix is, and not what it is."""
 
@@ -118,7 +150,13 @@ class _ForgetfulForkCache(TolerantCache):
         self._changed.add(child)
 
 
-@mutant("fork-forgets-reference", caught_by="recount", shown_by="a fork")
+@mutant(
+    "fork-forgets-reference",
+    caught_by="recount",
+    shown_by="a fork",
+    kind="SHARE",
+    killer="conformance/test_share.py::test_the_parent_keeps_its_blocks_when_the_child_leaves_first",
+)
 class ForkForgetsReference(ReferenceEngine):
     """A fork shares blocks without counting itself among their holders."""
 
@@ -132,7 +170,13 @@ class _DoubleFreeCache(TolerantCache):
         free.extend(free[-1:])
 
 
-@mutant("double-free", caught_by="partition", shown_by="a release of a block without a key")
+@mutant(
+    "double-free",
+    caught_by="partition",
+    shown_by="a release of a block without a key",
+    kind="SHARE",
+    killer="conformance/test_share.py::test_the_last_slot_is_let_go_once",
+)
 class DoubleFree(ReferenceEngine):
     """A released block enters the free list twice, and is given to two sequences."""
 

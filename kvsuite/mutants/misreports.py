@@ -25,6 +25,9 @@ _RESERVE_BYTES = 20 << 20
 """What a caching allocator keeps beyond a request: one of its large segments."""
 
 
+CLOSES = "conformance/test_every_byte.py::test_every_step_closes"
+
+
 class _Misreport(ReferenceEngine):
     """Always answers with a full snapshot, distorted."""
 
@@ -38,7 +41,14 @@ class _Misreport(ReferenceEngine):
         """Return what is said in place of the truth."""
 
 
-@mutant("repeated-block", caught_by="closure", category="payload", shown_by="three blocks in a table")
+@mutant(
+    "repeated-block",
+    caught_by="closure",
+    category="payload",
+    shown_by="three blocks in a table",
+    kind="SHARE",
+    killer=CLOSES,
+)
 class RepeatedBlock(_Misreport):
     """A table shows its first block in the place of its second, so a block of payload is nowhere."""
 
@@ -52,7 +62,14 @@ class RepeatedBlock(_Misreport):
         return shot
 
 
-@mutant("tail-hidden", caught_by="closure", category="slack", shown_by="two live sequences")
+@mutant(
+    "tail-hidden",
+    caught_by="closure",
+    category="slack",
+    shown_by="two live sequences",
+    kind="EDGE",
+    killer=CLOSES,
+)
 class TailHidden(_Misreport):
     """The newest sequence shows another's last block as its own, so a tail with its slack is nowhere."""
 
@@ -66,7 +83,14 @@ class TailHidden(_Misreport):
         return _with_table(shot, row, table)
 
 
-@mutant("entry-too-many", caught_by="closure", category="over_reserved", shown_by="a live sequence")
+@mutant(
+    "entry-too-many",
+    caught_by="closure",
+    category="over_reserved",
+    shown_by="a live sequence",
+    kind="EDGE",
+    killer=CLOSES,
+)
 class EntryTooMany(_Misreport):
     """The newest table lists a free block beyond its last one."""
 
@@ -78,7 +102,14 @@ class EntryTooMany(_Misreport):
         return _with_table(shot, row, np.append(shot.table(row), shot.free[-1:]))
 
 
-@mutant("cached-also-free", caught_by="closure", category="cached", shown_by="a cached block")
+@mutant(
+    "cached-also-free",
+    caught_by="closure",
+    category="cached",
+    shown_by="a cached block",
+    kind="GAUGE",
+    killer=CLOSES,
+)
 class CachedAlsoFree(_Misreport):
     """Cached blocks stand in the free list too, as if they were two kinds of room."""
 
@@ -87,7 +118,14 @@ class CachedAlsoFree(_Misreport):
         return replace(shot, free=np.append(shot.free, shot.cached))
 
 
-@mutant("live-also-free", caught_by="closure", category="free", shown_by="a live sequence")
+@mutant(
+    "live-also-free",
+    caught_by="closure",
+    category="free",
+    shown_by="a live sequence",
+    kind="EARLY",
+    killer=CLOSES,
+)
 class LiveAlsoFree(_Misreport):
     """The oldest sequence's first block is listed as free."""
 
@@ -96,7 +134,9 @@ class LiveAlsoFree(_Misreport):
         return replace(shot, free=np.append(shot.free, shot.table_blocks[:1]))
 
 
-@mutant("free-missing", caught_by="closure", category="free", shown_by="a free block")
+@mutant(
+    "free-missing", caught_by="closure", category="free", shown_by="a free block", kind="LEAK", killer=CLOSES
+)
 class FreeMissing(_Misreport):
     """The block that was freed last is missing from the free list."""
 
@@ -110,6 +150,8 @@ class FreeMissing(_Misreport):
     caught_by="closure",
     category="quarantined",
     shown_by="an end before the last step",
+    kind="LEAK",
+    killer="conformance/test_leak.py::test_leaving_at_any_point_is_finishing_there",
 )
 class QuarantineHidden(ReferenceEngine):
     """Blocks of an ended request are withheld until the next step is done, and reported nowhere."""
@@ -140,7 +182,14 @@ class _NullBlock(_Misreport):
         super().__init__(replace(config, options={**config.options, "null_blocks": 1}))
 
 
-@mutant("null-unreported", caught_by="closure", category="never_allocatable", shown_by="any request")
+@mutant(
+    "null-unreported",
+    caught_by="closure",
+    category="never_allocatable",
+    shown_by="any request",
+    kind="EDGE",
+    killer=CLOSES,
+)
 class NullUnreported(_NullBlock):
     """The null block is listed nowhere."""
 
@@ -149,7 +198,14 @@ class NullUnreported(_NullBlock):
         return replace(shot, never_allocatable=NO_BLOCKS)
 
 
-@mutant("null-as-free", caught_by="closure", category="never_allocatable", shown_by="any request")
+@mutant(
+    "null-as-free",
+    caught_by="closure",
+    category="never_allocatable",
+    shown_by="any request",
+    kind="EDGE",
+    killer=CLOSES,
+)
 class NullAsFree(_NullBlock):
     """The null block counts as free room as well."""
 
@@ -158,7 +214,14 @@ class NullAsFree(_NullBlock):
         return replace(shot, free=np.append(shot.free, shot.never_allocatable))
 
 
-@mutant("slack-as-payload", caught_by="lengths", category="payload", shown_by="a length inside a block")
+@mutant(
+    "slack-as-payload",
+    caught_by="lengths",
+    category="payload",
+    shown_by="a length inside a block",
+    kind="GAUGE",
+    killer=CLOSES,
+)
 class SlackAsPayload(_Misreport):
     """Lengths are rounded up to whole blocks, so that slack looks like payload and everything adds up."""
 
@@ -167,7 +230,13 @@ class SlackAsPayload(_Misreport):
         return replace(shot, lengths=np.diff(shot.table_offsets) * self.cache.block_size)
 
 
-@mutant("ref-counts-of-one", caught_by="recount", shown_by="a shared block")
+@mutant(
+    "ref-counts-of-one",
+    caught_by="recount",
+    shown_by="a shared block",
+    kind="SHARE",
+    killer="conformance/test_share.py::test_each_holder_counts_once",
+)
 class RefCountsOfOne(_Misreport):
     """Every live block is said to have one holder."""
 
@@ -176,7 +245,13 @@ class RefCountsOfOne(_Misreport):
         return replace(shot, ref_counts=None if shot.ref_counts is None else np.ones_like(shot.ref_counts))
 
 
-@mutant("reserve-as-cache", caught_by="device", shown_by="any request")
+@mutant(
+    "reserve-as-cache",
+    caught_by="device",
+    shown_by="any request",
+    kind="POOL",
+    killer="conformance/test_pool.py::test_claimed_cache_is_what_the_storages_hold",
+)
 class ReserveAsCache(ReferenceEngine):
     """The bytes that the device allocator holds in reserve are claimed as KV cache."""
 

@@ -35,11 +35,13 @@ _DEFAULTS: dict[str, Any] = {
 class Settings:
     """What a session was asked for, with every path absolute.
 
+    ``specimens`` are engines that stand in for a case whose capabilities no engine under test claims.
     ``device`` is what was asked for until `configured` has resolved it to ``cpu`` or ``cuda:N``.
     """
 
     active: bool
     engines: tuple[str, ...]
+    specimens: tuple[str, ...]
     device: str
     workers_per_gpu: int
     traces: tuple[str, ...]
@@ -80,6 +82,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--strict-footprint", action="store_true", help="fail where only the footprint differs")
     add("--kv-report", metavar="HTML", help="write this report, and run.jsonl beside it, as --kv-report=HTML")
     parser.addini("kvsuite_engines", "engines under test", type="args", default=[])
+    parser.addini(
+        "kvsuite_specimens",
+        "engines that stand in where a case requires what no engine under test claims; unused with --engine",
+        type="args",
+        default=[],
+    )
     parser.addini("kvsuite_device", "auto, cpu, cuda or cuda:N", default="")
     parser.addini(
         "kvsuite_workers_per_gpu", "workers that -n auto starts for each card", type="int", default=0
@@ -104,6 +112,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers", "requires(*capabilities): skip where the engine does not claim them all"
     )
     config.addinivalue_line("markers", "timing: measures time; runs alone, never beside other workers")
+    config.addinivalue_line("markers", "slow: takes minutes; runs where -m names it, as in -m slow")
     passed: dict[str, Any] | None = getattr(config, "workerinput", {}).get("kvsuite")
     if passed is not None:
         config.stash[SETTINGS] = msgspec.convert(passed, Settings)
@@ -176,6 +185,9 @@ def read_settings(config: pytest.Config) -> Settings:
     return Settings(
         active=bool(settings_named) or in_use(config.option, config.args, config.rootpath),
         engines=tuple(dict.fromkeys(asked("engine", "kvsuite_engines")[0])),
+        specimens=()
+        if config.getoption("engine", default=None)
+        else tuple(config.getini("kvsuite_specimens")),
         device=str(asked("device", "kvsuite_device")[0]),
         workers_per_gpu=int(asked("workers_per_gpu", "kvsuite_workers_per_gpu")[0]),
         traces=tuple(dict.fromkeys(_located(text, from_folder) for text in traces)),
@@ -220,7 +232,7 @@ def _checked(config: pytest.Config, settings: Settings) -> Settings:
         raise pytest.UsageError(f"--kv-report {settings.report} is a folder: name the HTML file to write")
     try:
         device = resolve_device(settings.device)
-        subjects_of(config).specs(settings.engines)
+        subjects_of(config).specs((*settings.engines, *settings.specimens))
         if settings.deviations is not None:
             read_deviations(Path(settings.deviations))
         for trace in settings.traces:

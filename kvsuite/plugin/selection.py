@@ -45,7 +45,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that takes ``engine_name`` or ``trace_name`` once for each; the engine stands first."""
     settings = metafunc.config.stash[SETTINGS]
     given = {name for mark in metafunc.definition.iter_markers("parametrize") for name in _names(mark)}
-    for name, values in ((ENGINE, settings.engines), (TRACE, settings.traces)):
+    engines = (*settings.engines, *_stand_ins(metafunc)) if ENGINE in metafunc.fixturenames else ()
+    for name, values in ((ENGINE, engines), (TRACE, settings.traces)):
         if name in metafunc.fixturenames and name not in given:
             metafunc.parametrize(name, values, ids=[PurePath(value).name for value in values])
 
@@ -61,10 +62,10 @@ def pytest_collection_modifyitems(
     for item in before:
         _mark_deviation(item, deviations)
     yield
+    if "slow" not in str(config.getoption("markexpr", default="")):
+        _deselect(config, items, [item for item in items if item.get_closest_marker("slow")])
     timing = [item for item in items if on_worker(config) and item.get_closest_marker("timing")]
-    if timing:
-        items[:] = [item for item in items if item not in timing]
-        config.hook.pytest_deselected(items=timing)
+    _deselect(config, items, timing)
     config.stash[COLLECTED] = Collected(
         cases=frozenset(case_id(item) for item in before if is_case(item)),
         golden_cases=frozenset(case_id(item) for item in before if _takes(item, "golden")),
@@ -92,6 +93,22 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if lacking:
         notes_of(item).capability = lacking[0].name
         pytest.skip(f"{engine} does not claim {', '.join(c.name for c in lacking)}")
+
+
+def _stand_ins(metafunc: pytest.Metafunc) -> tuple[str, ...]:
+    """Return the specimens of a test whose capabilities no engine under test claims."""
+    settings = metafunc.config.stash[SETTINGS]
+    wanted = {c for mark in metafunc.definition.iter_markers("requires") for c in mark.args}
+    subjects = subjects_of(metafunc.config)
+    if not wanted or any(wanted <= spec.capabilities for spec in subjects.specs(settings.engines)):
+        return ()
+    return tuple(name for name in settings.specimens if wanted <= subjects.spec(name).capabilities)
+
+
+def _deselect(config: pytest.Config, items: list[pytest.Item], left_out: list[pytest.Item]) -> None:
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
 
 
 def _takes(item: pytest.Item, fixture: str) -> bool:

@@ -22,16 +22,21 @@ class SchedulerConfig:
     """Limits of the batch and the length of a step.
 
     ``max_step_tokens`` is the budget of one step: decode first, prompt chunks from the rest.
+    ``lookahead_tokens`` are asked for beyond each decoded token where the engine claims look-ahead; every
+    draft is rejected.
     """
 
     max_sequences: int = 256
     max_step_tokens: int = 8192
     step_us: int = 50_000
+    lookahead_tokens: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_sequences", "max_step_tokens", "step_us"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"scheduler: {name} is {getattr(self, name)}, expected 1 or more")
+        if self.lookahead_tokens < 0:
+            raise ConfigError(f"scheduler: lookahead_tokens is {self.lookahead_tokens}, expected 0 or more")
         if self.max_step_tokens < self.max_sequences:
             raise ConfigError(
                 f"scheduler: a budget of {self.max_step_tokens} tokens a step cannot give each of "
@@ -71,6 +76,8 @@ class Sequence:
     ending: Ending | None = None
     stuck_at: int | None = None
     """Tokens it had computed when it last gave way with nothing else running."""
+    loading_steps: int = 0
+    """Steps in a row that its blocks were on their way from another tier, with nothing running."""
     written_before: int = 0
     """Tokens it had computed when it was last preempted."""
 

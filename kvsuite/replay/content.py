@@ -86,6 +86,7 @@ class ContentCheck:
                 self._read(sequence, 0, self._written[request_id], step, "with every live token")
         else:
             self._read_due(step, ops, writes)
+            self._read_leaving(step, writes)
         self._last_singles, self._last_tags, self._last_runs = singles, tags, runs
         self._forked = []
 
@@ -106,6 +107,10 @@ class ContentCheck:
         """Learn that tokens beyond ``length`` were drafts and are gone."""
         if request_id in self._written:
             self._written[request_id] = min(self._written[request_id], length)
+
+    def written(self) -> list[tuple[Sequence, int]]:
+        """Return every live sequence with the number of its tokens that are written."""
+        return [(sequence, self._written[request_id]) for request_id, sequence in self._live.items()]
 
     def settled(self, request_id: RequestId) -> int:
         """Return how many tokens of a sequence were written before this step."""
@@ -131,6 +136,18 @@ class ContentCheck:
             start = self._turn * SAMPLE_TOKENS % written
             self._read(sequence, start, min(written, start + SAMPLE_TOKENS), step, "in a rotating sample")
 
+    def _read_leaving(self, step: int, writes: list[Write]) -> None:
+        """Read what falls out of a window once this step is settled; ``hit`` marks an admission."""
+        for tracker in self._trackers:
+            if tracker.spec.window_tokens is None:
+                continue
+            size, unseen = tracker.spec.block_size, tracker.spec.window_tokens - 1
+            for write in writes:
+                start = max(0, (write.start - unseen) // size * size) if write.start > write.hit else 0
+                stop = (write.stop - unseen) // size * size
+                if stop > start:
+                    self._read(write.sequence, start, stop, step, "before it leaves its window")
+
     def _read_last_writes(self, step: int) -> None:
         for write in self._last_runs:
             if write.sequence.request_id in self._live:
@@ -154,7 +171,7 @@ class ContentCheck:
         for write in runs:
             run_tags = write.sequence.content.tags(write.start, write.stop)
             for tracker in self._trackers:
-                slots = _slot_range(tracker, write.sequence.request_id, write.start, write.stop)
+                slots = slot_range(tracker, write.sequence.request_id, write.start, write.stop)
                 self._worker.write(tracker.spec.key, slots, run_tags[len(run_tags) - len(slots) :])
             self.tokens_written += len(run_tags)
 
@@ -163,7 +180,7 @@ class ContentCheck:
             return
         tags = sequence.content.tags(start, stop)
         for tracker in self._trackers:
-            slots = _slot_range(tracker, sequence.request_id, start, stop)
+            slots = slot_range(tracker, sequence.request_id, start, stop)
             found = self._worker.matches(tracker.spec.key, slots, tags[len(tags) - len(slots) :])
             self.tokens_read += len(slots)
             if not found.all():
@@ -238,7 +255,7 @@ def _slots(tracker: PoolTracker, writes: list[Write]) -> Int64Array:
     return np.array(blocks, np.int64) * size + np.array(offsets, np.int64)
 
 
-def _slot_range(tracker: PoolTracker, request_id: RequestId, start: int, stop: int) -> Int64Array:
+def slot_range(tracker: PoolTracker, request_id: RequestId, start: int, stop: int) -> Int64Array:
     """Return the slots of positions ``start..stop``; leading positions a window let go are left out."""
     size = tracker.spec.block_size
     table = tracker.holdings.tables[request_id].blocks

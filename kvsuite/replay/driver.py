@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsuite.engine.contract import Capability, SupportsMemory
+from kvsuite.engine.contract import Capability, SupportsMemory, SupportsTransfers
 from kvsuite.errors import EngineError
 from kvsuite.ledger.claims import claim_line
 from kvsuite.ledger.families import FamilyBook, ForkFamily
@@ -123,6 +123,8 @@ class _Driver:
 
     def _one_step(self) -> None:
         step = self._step
+        if isinstance(self._engine, SupportsTransfers):
+            self._engine.tick(step * self._config.step_us)
         plan = self._scheduler.begin(step)
         ops = self._engine.take_ops()
         self._engine.launched(step)
@@ -130,13 +132,13 @@ class _Driver:
         self._content.step(step, ops, plan.writes)
         self._memory()
         self._engine.done(step, {w.sequence.request_id: w.stop for w in plan.writes})
+        self._end_transfers(ops)
         after = self._scheduler.end(step)
         for tracker in self._trackers:
             tracker.add_to_last_row(after)
 
     def _observe(self, plan: StepPlan, ops: Ops) -> None:
         whole = self._read_all or self._due_full(plan)
-        plan.facts.counts["copied"] = sum(copy.num_tokens for copy in ops.copies)
         since = None if self._read_all else self._trackers[0].revision
         snapshots = self._engine.snapshot(since)
         self._take(snapshots, plan.facts)
@@ -147,6 +149,7 @@ class _Driver:
             tracker.window_law(
                 {request_id: self._content.settled(request_id) for request_id in ids}, self._step
             )
+            plan.facts.counts["copied"] = sum(c.num_tokens for c in ops.copies if c.pool == tracker.spec.key)
             tracker.add_row(snapshot, plan.facts)
         self._families.observe(ops)
         self._steps.append(self._step)
@@ -184,6 +187,13 @@ class _Driver:
         done = sequence.decodes and sequence.generated >= sequence.request.output_tokens
         if done:
             self._final_lengths.append(sequence.computed)
+
+    def _end_transfers(self, ops: Ops) -> None:
+        """Move the bytes of every transfer, which all end with the step that they begin in."""
+        for transfer in ops.transfers:
+            assert isinstance(self._engine, SupportsTransfers)
+            self._worker.transfer(transfer)
+            self._engine.transfer_done(transfer.ref, ok=True)
 
     def _memory(self) -> None:
         if self._read_all or len(self._steps) % MEMORY_INTERVAL_STEPS == 1:

@@ -6,7 +6,8 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from kvsuite.engine.contract import Capability, Release, SupportsFork
+from kvsuite.engine.contract import Capability, Release, SupportsFork, SupportsTransfers
+from kvsuite.engine.snapshot import PoolKind
 from kvsuite.replay.batch import Ending, Sequence
 from kvsuite.trace.model import ForkKind
 
@@ -107,6 +108,8 @@ class Population:
 
     def leave(self, sequence: Sequence, reason: Release | None, ending: Ending, step: int) -> None:
         """End a sequence; what it holds goes back first. Children yet to come are orphaned."""
+        if not sequence.runs and isinstance(self._engine, SupportsTransfers):
+            self._engine.forget(sequence.request_id)
         if sequence.runs:
             assert reason is not None
             self._witness.leaving(sequence)
@@ -158,6 +161,7 @@ class Population:
         return not self._windowed and any(
             -(-request.final_tokens // pool.block_size) > pool.usable_blocks
             for pool in self._engine.spec.pools
+            if pool.key.tier == "device" and pool.kind is PoolKind.FULL
         )
 
     def _fork(self, parent: Sequence, request: Request, step: int, facts: StepFacts) -> None:

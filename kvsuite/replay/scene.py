@@ -30,41 +30,20 @@ from kvsuite.ledger.timeline import Timeline
 from kvsuite.ledger.tracker import PoolTracker, StepFacts
 from kvsuite.replay.batch import Sequence, Write
 from kvsuite.replay.content import ContentCheck
+from kvsuite.replay.fence import Fence
+from kvsuite.replay.prompts import Prompts, request_of
 from kvsuite.replay.worker import ProbeWorker
-from kvsuite.trace.model import Request, RequestId
-from kvsuite.trace.tokens import TokenContent, TokenRun
+from kvsuite.trace.model import RequestId
+from kvsuite.trace.tokens import TokenRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvsuite.engine.contract import Admission, Engine, Transfer
     from kvsuite.engine.snapshot import Int32Array
+    from kvsuite.trace.tokens import TokenContent
 
 SHOWN_VERBS = 40
-
-
-class Prompts:
-    """Names for content: equal names after equal names are equal tokens.
-
-    >>> prompts = Prompts()
-    >>> one = prompts.of(("system", 32), ("question", 8))
-    >>> two = prompts.of(("system", 32), ("other", 8))
-    >>> one.prefix_key(32) == two.prefix_key(32), one.prefix_key(33) == two.prefix_key(33)
-    (True, False)
-    """
-
-    def __init__(self) -> None:
-        self._keys: dict[tuple[int, str], int] = {}
-
-    def of(self, *parts: tuple[str, int]) -> TokenContent:
-        """Return content made of named parts of given lengths; the last one goes on for ever."""
-        keys: list[int] = []
-        ends: list[int] = []
-        for name, length in parts:
-            parent = keys[-1] if keys else -1
-            keys.append(self._keys.setdefault((parent, name), len(self._keys)))
-            ends.append((ends[-1] if ends else 0) + length)
-        return TokenContent(tuple(keys), tuple(ends[:-1]))
 
 
 class Scene:
@@ -80,11 +59,13 @@ class Scene:
         self.step_number = 0
         self.judged = False
         self.trackers = tuple(PoolTracker(spec) for spec in engine.spec.pools)
-        self._worker = ProbeWorker(engine.spec.pools)
-        self._content = ContentCheck(self._worker, self.trackers, read_all=True)
+        self.worker = ProbeWorker(engine.spec.pools)
+        """The slots; a case may write beside the engine, as a padded batch does."""
+        self._content = ContentCheck(self.worker, self.trackers, read_all=True)
+        self._fence = Fence(self.worker, self.trackers)
         self._live: dict[str, Sequence] = {}
         self._writes: list[Write] = []
-        self._launched: list[Write] = []
+        self._settled: dict[RequestId, int] = {}
         self._facts = StepFacts()
         self._look(StepFacts())
 
@@ -104,7 +85,7 @@ class Scene:
         )
         self._log(f"admit {name} {tokens} -> {_said(admission)}")
         if admission.accepted:
-            sequence = Sequence(_request(name, tokens, len(self._live)), run.content, tokens)
+            sequence = Sequence(request_of(name, tokens, len(self._live)), run.content, tokens)
             sequence.computed, sequence.runs = admission.scheduled_tokens, True
             self._live[name] = sequence
             self._facts.hit_tokens[sequence.request_id] = admission.hit_tokens
@@ -116,6 +97,11 @@ class Scene:
             if admission.scheduled_tokens > hit:
                 self._writes.append(Write(sequence, hit, admission.scheduled_tokens, hit))
         return admission
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Live sequences, oldest first."""
+        return tuple(self._live)
 
     def extend(self, name: str, tokens: int = 1, *, lookahead: int = 0) -> bool:
         """Ask for slots for the next ``tokens`` tokens of a live sequence."""
@@ -139,12 +125,13 @@ class Scene:
         if done:
             key = self.prompts.of((f"only {child}", 1)).keys[0]
             twin = Sequence(
-                _request(child, origin.computed, len(self._live)),
+                request_of(child, origin.computed, len(self._live)),
                 origin.content.forked(origin.computed, key),
                 origin.computed,
             )
             twin.computed, twin.runs = origin.computed, True
             self._live[child] = twin
+            self._settled[RequestId(child)] = self._settled.get(RequestId(parent), 0)
             for tracker in self.trackers:
                 tracker.fork(RequestId(parent), RequestId(child))
             self._content.forked(twin)
@@ -153,50 +140,72 @@ class Scene:
     def release(self, name: str, reason: Release = Release.FINISH) -> None:
         """Let a sequence give back what it holds."""
         sequence = self._live.pop(name)
+        self._settled.pop(sequence.request_id, None)
         self._content.before_release(sequence, self.step_number)
         self._writes = [write for write in self._writes if write.sequence is not sequence]
         self.engine.release(sequence.request_id, reason)
         self._log(f"release {name} ({reason.value})")
 
+    def cancel(self, name: str) -> None:
+        """Let a request that waits, refused or preempted, go away; live ones are released."""
+        if isinstance(self.engine, SupportsTransfers):
+            self.engine.forget(RequestId(name))
+        self._log(f"cancel {name}, which waits")
+
     def launch(self) -> None:
-        """Start a forward pass: copies, writes and reads, and the laws of the state it sees."""
+        """Start a forward pass: copies, writes and reads, and the laws of the state it sees.
+
+        Another one may start before it is settled, where the engine claims ASYNC_STEPS.
+        """
         ops = self.engine.take_ops()
         self.engine.launched(self.step_number)
         self.transfers += ops.transfers
         self._look(self._facts)
+        sequences = list(self._live.values())
+        settled = {s.request_id: self._settled.get(s.request_id, 0) for s in sequences}
         for tracker in self.trackers:
-            sequences = list(self._live.values())
             tracker.agree(
                 [s.request_id for s in sequences], [s.computed for s in sequences], self.step_number
             )
-            settled = {s.request_id: self._content.settled(s.request_id) for s in sequences}
             tracker.window_law(settled, self.step_number)
         self._content.step(self.step_number, ops, self._writes)
+        self._fence.launch(self.step_number, self._writes, self._content.written())
         self._log(f"launch step {self.step_number}")
-        self._launched, self._writes, self._facts = self._writes, [], StepFacts()
-
-    def settle(self, **accepted: int) -> None:
-        """End the forward pass; ``accepted`` gives settled lengths where drafts were refused."""
-        lengths = {}
-        for write in self._launched:
-            sequence = write.sequence
-            length = accepted.get(sequence.request_id, write.stop)
-            if sequence.request_id in self._live:
-                lengths[sequence.request_id] = sequence.computed = length
-                self._content.roll_back(sequence.request_id, length)
-        self.engine.done(self.step_number, lengths)
-        self._log(f"settle step {self.step_number}" + "".join(f" {n}={v}" for n, v in accepted.items()))
+        self._writes, self._facts = [], StepFacts()
         self.step_number += 1
 
+    def settle(self, **accepted: int) -> None:
+        """End the oldest forward pass; ``accepted`` gives settled lengths where drafts were refused."""
+        flight, found = self._fence.settle()
+        self.violations += found
+        lengths: dict[RequestId, int] = {}
+        for write in flight.writes:
+            sequence = write.sequence
+            if self._live.get(sequence.request_id) is not sequence:
+                continue
+            lengths[sequence.request_id] = accepted.get(sequence.request_id, write.stop)
+            if sequence.request_id in accepted:
+                sequence.computed = lengths[sequence.request_id]
+                self._content.roll_back(sequence.request_id, sequence.computed)
+                if sequence.computed < write.stop:  # other tokens come in the place of rejected ones
+                    other = self.prompts.of((f"{sequence.request_id} after step {flight.step}", 1))
+                    sequence.content = sequence.content.forked(sequence.computed, other.keys[0])
+        self._settled.update(lengths)
+        self.engine.done(flight.step, lengths)
+        self._log(f"settle step {flight.step}" + "".join(f" {n}={v}" for n, v in accepted.items()))
+
     def step(self) -> None:
-        """Launch and settle."""
+        """Launch and settle; transfers that begin with the step end with it."""
+        under_way = len(self.transfers)
         self.launch()
         self.settle()
+        for transfer in self.transfers[under_way:]:
+            self.acknowledge(transfer)
 
     def acknowledge(self, transfer: Transfer, *, ok: bool = True) -> None:
         """End a transfer: its bytes move now, and the engine learns of it."""
         if ok:
-            self._worker.transfer(transfer)
+            self.worker.transfer(transfer)
         self.transfers.remove(transfer)
         assert isinstance(self.engine, SupportsTransfers)
         self.engine.transfer_done(transfer.ref, ok)
@@ -261,6 +270,7 @@ class Scene:
         for tracker, snapshot in zip(self.trackers, snapshots, strict=True):
             tracker.take(snapshot, facts, self.step_number)
             tracker.add_row(snapshot, facts)
+        self.violations += self._fence.look(self.step_number)
 
     def _violate(self, invariant: str, message: str, tracker: PoolTracker | None = None) -> None:
         pool = str((tracker or self.trackers[0]).spec.key)
@@ -275,22 +285,3 @@ def _said(admission: Admission) -> str:
         short = admission.refusal
         return f"refused ({short.reason.value}: needs {short.needed_blocks}, free {short.free_blocks})"
     return f"{admission.hit_tokens} found, {admission.scheduled_tokens} scheduled"
-
-
-def _request(name: str, tokens: int, index: int) -> Request:
-    return Request(
-        index=index,
-        request_id=RequestId(name),
-        arrival_us=0,
-        prompt_tokens=tokens,
-        output_tokens=0,
-        max_output_tokens=None,
-        parent=None,
-        fork_kind=None,
-        fork_at=None,
-        cancel_after=None,
-        cancel_at_us=None,
-        session=None,
-        turn=None,
-        priority=0,
-    )

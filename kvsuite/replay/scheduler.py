@@ -5,7 +5,8 @@ One step, in this order:
 1. cancellations that are due, by request index;
 2. arrivals up to ``step * step_us``; what can never fit is refused for good;
 3. decode: one token for every running sequence whose prompt is computed, oldest first. A refused
-   extension preempts the youngest running sequence and asks again; the youngest may be the sequence itself;
+   extension preempts the youngest running sequence and asks again; the youngest may be the sequence itself,
+   and gives up its drafts before it gives way;
 4. the next chunks of prompts under way, oldest first, from what is left of the token budget;
 5. admission, first come first served with head-of-line blocking, unless something was preempted;
 6. the forward pass (the driver's), then forks and ends, oldest first.
@@ -16,6 +17,7 @@ A preempted sequence goes to the head of the queue and computes prompt and answe
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kvsuite.engine.contract import Capability, Refusal, RefusalReason
@@ -26,12 +28,19 @@ from kvsuite.replay.population import Population
 from kvsuite.trace.tokens import TokenRun
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from kvsuite.engine.contract import Engine
     from kvsuite.replay.batch import Sequence
     from kvsuite.replay.population import Witness
-    from kvsuite.trace.model import Trace
+    from kvsuite.trace.model import RequestId, Trace
+
+    Extend = Callable[[RequestId, TokenRun], bool]
 
 __all__ = ["SEMANTICS_VERSION", "Ending", "Scheduler", "SchedulerConfig"]
+
+LOADING_STEPS = 16
+"""Steps that a request may wait for its blocks with nothing running: transfers end with their step."""
 
 
 class Scheduler:
@@ -44,6 +53,10 @@ class Scheduler:
         self._engine = engine
         self._config = config
         self._chunks = engine.spec.claims(Capability.CHUNKED_PREFILL)
+        self._lookahead_tokens = config.lookahead_tokens if engine.spec.claims(Capability.LOOKAHEAD) else 0
+        self._decode_extend: Extend = engine.extend
+        if self._lookahead_tokens:
+            self._decode_extend = partial(engine.extend, lookahead_tokens=self._lookahead_tokens)
         self._facts = StepFacts()
         self._pressed = False
 
@@ -79,13 +92,13 @@ class Scheduler:
         return facts
 
     def _decode(self, writes: list[Write], step: int) -> None:
-        extend = self._engine.extend
+        extend = self._decode_extend
         for sequence in list(self.population.running):
             if not sequence.runs or sequence.computed < sequence.target:
                 continue
             at = sequence.computed
             run = TokenRun(sequence.content, at, at + 1)
-            if extend(sequence.request_id, run) or self._make_room(sequence, run, step):
+            if extend(sequence.request_id, run) or self._make_room(sequence, run, step, extend):
                 sequence.computed = sequence.target = at + 1
                 sequence.generated += 1
                 writes.append(Write(sequence, at, at + 1))
@@ -101,23 +114,27 @@ class Scheduler:
             start = sequence.computed
             stop = min(sequence.target, start + budget)
             run = TokenRun(sequence.content, start, stop)
-            if self._engine.extend(sequence.request_id, run) or self._make_room(sequence, run, step):
+            extend = self._engine.extend
+            if extend(sequence.request_id, run) or self._make_room(sequence, run, step, extend):
                 sequence.computed = stop
                 writes.append(Write(sequence, start, stop))
                 budget -= stop - start
         return budget
 
-    def _make_room(self, sequence: Sequence, run: TokenRun, step: int) -> bool:
+    def _make_room(self, sequence: Sequence, run: TokenRun, step: int, extend: Extend) -> bool:
         """Preempt the youngest until ``run`` finds room; False when ``sequence`` gave way itself."""
         self._pressed = True
         self._facts.add("refused_growths")
         while True:
             victim = self.population.running[-1]
+            drafts = self._lookahead_tokens > 0 and extend is self._decode_extend
+            if victim is sequence and drafts and self._engine.extend(sequence.request_id, run):
+                return True
             self.population.preempt(victim, self._facts)
             if victim is sequence:
                 self._judge_standstill(sequence, run, step)
                 return False
-            if self._engine.extend(sequence.request_id, run):
+            if extend(sequence.request_id, run):
                 return True
             self._facts.add("refused_growths")
 
@@ -130,6 +147,9 @@ class Scheduler:
             offer = self._offer(sequence, budget if self._chunks else sequence.target, step)
             if isinstance(offer, Refusal):
                 if running and offer.reason is not RefusalReason.NEVER_FITS:
+                    return
+                if offer.reason is RefusalReason.LOADING and sequence.loading_steps < LOADING_STEPS:
+                    sequence.loading_steps += 1
                     return
                 waiting.popleft()
                 self._judge_refusal(sequence, offer, step)
@@ -156,7 +176,7 @@ class Scheduler:
             return admission.refusal
         hit, stop = admission.hit_tokens, admission.scheduled_tokens
         self._judge_admission(sequence, hit, stop, min(chunk, sequence.target), step)
-        sequence.runs, sequence.computed = True, stop
+        sequence.runs, sequence.computed, sequence.loading_steps = True, stop, 0
         if sequence.admitted_step is None:
             sequence.admitted_step, sequence.hit_tokens = step, hit
             self._facts.add("hit", hit)

@@ -40,6 +40,10 @@ class Worker(Protocol):
         """Clear one block."""
         ...
 
+    def transfer(self, transfer: Transfer) -> None:
+        """Copy the first slots of a block to a block of another pool."""
+        ...
+
     def write(self, pool: PoolKey, slots: Int64Array, tags: Int64Array) -> None:
         """Write ``tags`` to ``slots``, both int64[n]; a later entry wins where a slot stands twice."""
         ...

@@ -44,6 +44,16 @@ def test_fp8_halves_the_elements_and_adds_a_scale_a_head() -> None:
     assert layout.with_(dtype=Dtype.BFLOAT16) == model_layout("llama-3.1-8b")
 
 
+def test_a_stream_with_a_width_of_its_own_keeps_it() -> None:
+    """An index of 132 one-byte elements beside a latent of 576 two-byte ones, over 78 layers."""
+    latent = Stream("latent", 1, 576, replicated=True)
+    index = Stream("index", 1, 132, replicated=True, dtype=Dtype.FLOAT8_E4M3)
+    layout = Layout("indexed", 78, (latent, index), Dtype.BFLOAT16)
+    assert layout.bytes_per_token == 78 * (576 * 2 + 132 * 1) == 100_152
+    assert replace(layout, dtype=Dtype.FLOAT32).bytes_per_token == 78 * (576 * 4 + 132)
+    assert str(layout) == "indexed L78 latent1x576+index1x132:float8_e4m3fn bfloat16 tp1"
+
+
 @pytest.mark.parametrize(
     ("tp_size", "bytes_per_token", "replication"),
     [(1, 131_072, 1.0), (2, 65_536, 1.0), (8, 16_384, 1.0), (16, 16_384, 2.0), (32, 16_384, 4.0)],

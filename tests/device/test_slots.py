@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from kvsuite.cache.layout import Dtype, Layout, attention_layout, mla_layout, model_layout
+from kvsuite.cache.layout import Dtype, Layout, Stream, attention_layout, mla_layout, model_layout
 from kvsuite.errors import BlockError, ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +27,12 @@ LAYOUTS = {
     "mla": mla_layout("mla", num_layers=2, latent_dim=12, rope_dim=4),
     "tp": replace(attention_layout("tp", num_layers=2, kv_heads=2, head_dim=4), tp_size=4, tp_rank=3),
     "odd": attention_layout("odd", num_layers=1, kv_heads=3, head_dim=5),
+    "indexed": Layout(
+        "indexed",
+        2,
+        (Stream("latent", 1, 16, replicated=True), Stream("index", 1, 4, True, Dtype.FLOAT8_E4M3)),
+        Dtype.BFLOAT16,
+    ),
 }
 
 
@@ -107,7 +113,7 @@ def test_what_was_written_is_read_back(
 
 
 @pytest.mark.parametrize("dtype", Dtype)
-@pytest.mark.parametrize("name", ["gqa", "mla", "tp"])
+@pytest.mark.parametrize("name", ["gqa", "mla", "tp", "indexed"])
 def test_one_changed_bit_in_any_element_is_seen(
     make_slots: Callable[..., KVSlots], name: str, dtype: Dtype
 ) -> None:
