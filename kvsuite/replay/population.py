@@ -6,12 +6,12 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from kvsuite.engine.contract import Capability, Release, SupportsFork
+from kvsuite.engine.contract import Capability, Release
 from kvsuite.replay.batch import Ending, Sequence
 from kvsuite.trace.model import ForkKind
 
 if TYPE_CHECKING:
-    from kvsuite.engine.contract import Engine
+    from kvsuite.engine.guard import GuardedEngine
     from kvsuite.ledger.tracker import StepFacts
     from kvsuite.replay.batch import SchedulerConfig
     from kvsuite.trace.model import Request, Trace
@@ -32,7 +32,9 @@ class Witness(Protocol):
 class Population:
     """The sequences of a replay. ``running`` is oldest admission first, ``waiting`` first come first."""
 
-    def __init__(self, trace: Trace, engine: Engine, config: SchedulerConfig, witness: Witness) -> None:
+    def __init__(
+        self, trace: Trace, engine: GuardedEngine, config: SchedulerConfig, witness: Witness
+    ) -> None:
         self.sequences: list[Sequence | None] = [None] * len(trace)
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
@@ -173,7 +175,6 @@ class Population:
             self.plan_cancel(child, step)
             self.waiting.append(child)
             return
-        assert isinstance(self._engine, SupportsFork)
         seat = len(self.running) < self._config.max_sequences
         if not seat or not self._engine.fork(parent.request_id, child.request_id):
             self.leave(child, None, Ending.FORK_DENIED, step)
