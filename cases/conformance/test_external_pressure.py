@@ -34,12 +34,18 @@ def offer(engine: Engine, name: str, tokens: int) -> Admission:
 
 
 def checkerboard(engine: Engine) -> int:
-    """Fill the pool with equal tenants, let every second one go, and return the slots that came free."""
-    for tenant in range(TENANTS):
+    """Fill the pool with equal tenants, let every second one go, and return the slots that are free then.
+
+    Null and trash blocks are left aside: a tenant can never own one.
+    """
+    (pool, *_) = engine.spec.pools
+    usable_tokens = pool.usable_blocks * pool.block_size
+    tenants = range(usable_tokens // TENANT_TOKENS)
+    for tenant in tenants:
         assert offer(engine, f"t{tenant}", TENANT_TOKENS).accepted
-    for tenant in range(0, TENANTS, 2):
+    for tenant in tenants[::2]:
         engine.release(RequestId(f"t{tenant}"), Release.FINISH)
-    return TENANTS // 2 * TENANT_TOKENS
+    return usable_tokens - len(tenants[1::2]) * TENANT_TOKENS
 
 
 def largest_admissible(engine: Engine, upper: int) -> int:

@@ -9,4 +9,6 @@ Exit codes:
 | 2 | bad input or usage: a file, an option, a pool, an engine name, a folder that cannot be written |
 | 3 | the asked-for device is absent or does not do what was asked |
 | 4 | reserved: no option of a sweep meets the latency target on this device |
+| 130 | interrupted; nothing was half-written |
+| 141 | the reader of standard output has gone, as with a pipe to `head` |
 """

@@ -134,7 +134,7 @@ def _record_lines(
         engine = result.row.engine
         yield from replay_lines(
             result.churn,
-            case=f"{line.case}/{engine}",
+            case=f"compare/{churn}/{engine}",
             engine=engine,
             trace=churn,
             duration_s=result.duration_s,

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvsuite.cli.sizes import format_bytes
+from kvsuite.engine.contract import Capability
 from kvsuite.sweep.plan import static_slack_share
+from kvsuite.trace.model import ForkKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +127,10 @@ def _sharing_figures(trace: Trace, done: Replay) -> Iterator[Figure]:
     resumed = first.total("resumed_hit")
     yield "prefix hits", f"{hit:,} tokens{share}; {resumed:,} when preempted sequences came back"
     families = done.fork_families
-    if families:
+    inherits = int(np.isin(trace.fork_kind, [ForkKind.SAMPLE, ForkKind.BEAM]).sum())
+    if inherits and not done.spec.claims(Capability.FORK):
+        yield "forks", f"{inherits:,} replayed as requests of their own: {done.spec.name} does not claim FORK"
+    elif families:
         net = sum(family.net_bytes for family in families)
         yield (
             "fork families",

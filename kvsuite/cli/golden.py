@@ -18,7 +18,7 @@ def list_goldens(
 ) -> None:
     """List every golden; `*` marks the baseline.
 
-    Exit code 1 where one is damaged.
+    Exit code 1 where one, or a baseline, is damaged.
     """
     from rich.table import Table
 
@@ -30,7 +30,8 @@ def list_goldens(
         raise GoldenError(
             f"{goldens}: no such folder: give --goldens, or record with pytest --update-goldens"
         )
-    stored = GoldenStore(goldens).list(engine)
+    store = GoldenStore(goldens)
+    stored = store.list(engine)
     table = Table("engine", "hash", "case", "trace", "dtype", "file", box=None, pad_edge=False)
     for golden in stored:
         document = golden.document
@@ -40,7 +41,10 @@ def list_goldens(
     print_table(table)
     damaged = sum(golden.document is None for golden in stored)
     print_line(f"{len(stored)} goldens, {damaged} damaged")
-    raise typer.Exit(1 if damaged else 0)
+    problems = store.damaged_baselines(engine)
+    for problem in problems:
+        print_line(problem)
+    raise typer.Exit(1 if damaged or problems else 0)
 
 
 @app.command()
@@ -54,10 +58,16 @@ def baseline(
 ) -> None:
     """Print the engine hash that unknown versions are held against, or move it."""
     from kvsuite.cli.output import print_line
+    from kvsuite.errors import GoldenError
     from kvsuite.golden.store import GoldenStore
 
     store = GoldenStore(goldens)
-    if engine_hash is None:
-        print_line(store.baseline(engine) or f"{engine} has no baseline in {goldens}")
-    else:
+    if engine_hash is not None:
         print_line(f"baseline of {engine}: {store.set_baseline(engine, engine_hash)}")
+        return
+    found = store.baseline(engine)
+    if found is None:
+        raise GoldenError(
+            f"{engine} has no baseline in {goldens}: give --goldens, or record with pytest --update-goldens"
+        )
+    print_line(found)

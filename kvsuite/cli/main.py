@@ -1,5 +1,6 @@
 """The entry point: registers the verbs and turns errors into one message and an exit code."""
 
+import io
 import sys
 from typing import Annotated
 
@@ -14,7 +15,8 @@ _BAD_INPUT = 2
 app = typer.Typer(
     name="kvsuite",
     help="Regression and conformance suite for paged KV caches.",
-    epilog="Exit codes: 0 ok, 1 the ledger or the content is wrong, 2 bad input or usage, 3 device.",
+    epilog="Exit codes: 0 ok, 1 the ledger or the content is wrong, 2 bad input or usage, 3 device, "
+    "130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -46,6 +48,9 @@ def _root(
 
 def main() -> None:
     """Run the command line; the exit codes are listed in `kvsuite.cli`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a character is no error
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except KvsuiteError as error:

@@ -7,6 +7,10 @@ import typer
 
 EMBEDDED_TRACE = "churn"
 """The built-in workload that `kvsuite replay` takes when none is named."""
+DEFAULT_POOL = "20GiB"
+EMBEDDED_POOL = "384MiB"
+"""Pool for `EMBEDDED_TRACE`: small enough to be under pressure."""
+POOL_DEFAULTS = f"[default: {DEFAULT_POOL}; {EMBEDDED_POOL} for the built-in {EMBEDDED_TRACE}]"
 
 TraceArgument = Annotated[
     str, typer.Argument(metavar="TRACE", help="Trace file, or the name of a built-in workload.")
@@ -36,12 +40,14 @@ TraceBlockSize = Annotated[
     int | None,
     typer.Option(min=1, help="Tokens a prefix hash of the file stands for."),
 ]
-TimeUnit = Annotated[str | None, typer.Option(help="Unit of the file's times.")]
+TimeUnit = Annotated[str | None, typer.Option(help="s, ms, us or ns: unit of the file's times.")]
 Tail = Annotated[
     str | None,
     typer.Option(help="ceil or floor: how the file hashes a last, partial block."),
 ]
-Format = Annotated[str | None, typer.Option(help="Format; found from the content without it.")]
+Format = Annotated[
+    str | None, typer.Option(help="Format, such as mooncake; found from the content without it.")
+]
 Sort = Annotated[bool, typer.Option("--sort", help="Sort rows that go back in time.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")]
 Overlay = Annotated[
@@ -54,3 +60,8 @@ Overlay = Annotated[
 ]
 OverlaySeed = Annotated[int, typer.Option(min=0, help="Seed of the overlays' draws.")]
 Out = Annotated[Path | None, typer.Option(help="Folder for run.jsonl and report.html.")]
+
+
+def default_pool(trace: str) -> str:
+    """Return the pool that ``trace`` is given where none is asked for."""
+    return EMBEDDED_POOL if trace == EMBEDDED_TRACE else DEFAULT_POOL

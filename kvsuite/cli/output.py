@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
 RECORD_NAME = "run.jsonl"
 PAGE_NAME = "report.html"
+READER_GONE = 141
+"""Exit code when standard output was closed: what a shell shows for a program that SIGPIPE ended."""
 _LABEL_WIDTH = 24
 _PIPE_WIDTH = 200
+_UNBOUNDED_WIDTH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,19 @@ class RunFolder:
         print_figures([("written", str(record)), ("written", str(page))])
 
 
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        """End quietly when the reader has gone, and not with the code of a broken law."""
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise SystemExit(READER_GONE) from None
+
+
 def console() -> Console:
     """Return standard output; wide where it is no terminal, so that nothing is cut."""
-    out = Console(highlight=False, soft_wrap=True)
-    return out if out.is_terminal else Console(highlight=False, soft_wrap=True, width=_PIPE_WIDTH)
+    out = _Output(highlight=False, soft_wrap=True)
+    return out if out.is_terminal else _Output(highlight=False, soft_wrap=True, width=_PIPE_WIDTH)
 
 
 def print_figures(figures: Iterable[tuple[str, str]]) -> None:
@@ -95,8 +107,13 @@ def print_line(text: str, style: str | None = None) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print a table."""
-    console().print(table)
+    """Print a table whole: as wide as it comes where standard output is no terminal, else folded."""
+    for column in table.columns:
+        column.overflow = "fold"
+    out = console()
+    if not out.is_terminal:
+        out.width = out.measure(table, options=out.options.update(width=_UNBOUNDED_WIDTH)).maximum
+    out.print(table)
 
 
 def short_name(text: str) -> str:

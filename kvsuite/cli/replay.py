@@ -6,9 +6,6 @@ import typer
 
 from kvsuite.cli import options as o
 
-EMBEDDED_POOL = "384MiB"
-DEFAULT_POOL = "20GiB"
-
 
 def replay(
     trace: o.TraceArgument = o.EMBEDDED_TRACE,
@@ -16,10 +13,7 @@ def replay(
     block_size: Annotated[int, typer.Option(help="Tokens a block has room for.")] = 16,
     pool: Annotated[
         str | None,
-        typer.Option(
-            help=f"20GiB, 512MiB, '4096 blocks' or bytes.  [default: {DEFAULT_POOL}; "
-            f"{EMBEDDED_POOL} for the built-in {o.EMBEDDED_TRACE}]",
-        ),
+        typer.Option(help=f"20GiB, 512MiB, '4096 blocks' or bytes.  {o.POOL_DEFAULTS}"),
     ] = None,
     model: o.Model = "llama-3.1-8b",
     dtype: o.DtypeName = None,
@@ -64,7 +58,6 @@ def replay(
     from kvsuite.cli.sizes import parse_duration_us, parse_pool
     from kvsuite.replay.scheduler import SchedulerConfig
 
-    default_pool = EMBEDDED_POOL if trace == o.EMBEDDED_TRACE else DEFAULT_POOL
     order = ReplayOrder(
         trace=trace,
         trace_options=TraceOptions(
@@ -89,7 +82,7 @@ def replay(
         scheduler=SchedulerConfig(max_sequences, max_step_tokens, parse_duration_us(step), lookahead_tokens),
         engine=engine,
         block_size=block_size,
-        pool=parse_pool(default_pool if pool is None else pool),
+        pool=parse_pool(o.default_pool(trace) if pool is None else pool),
         slots=slots,
         device=device,
         read_all=read_all,

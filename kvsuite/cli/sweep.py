@@ -18,7 +18,10 @@ def sweep(
         typer.Option(metavar="NAME,...", help="Contiguous controls, at least one.  [default: all three]"),
     ] = None,
     engine: o.EngineName = "reference",
-    pool: Annotated[str, typer.Option(help="20GiB, 512MiB or bytes: the same for every option.")] = "20GiB",
+    pool: Annotated[
+        str | None,
+        typer.Option(help=f"20GiB, 512MiB or bytes: the same for every option.  {o.POOL_DEFAULTS}"),
+    ] = None,
     model: o.Model = "llama-3.1-8b",
     dtype: o.DtypeName = None,
     layers: o.Layers = None,
@@ -75,7 +78,7 @@ def sweep(
         engine=engine,
         sizes=DEFAULT_SIZES if sizes is None else parse_block_sizes(sizes),
         controls=CONTROLS if controls is None else tuple(filter(None, controls.split(","))),
-        pool=parse_pool(pool),
+        pool=parse_pool(o.default_pool(trace) if pool is None else pool),
         out=out,
     )
     raise typer.Exit(run(order))

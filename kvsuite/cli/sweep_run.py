@@ -154,11 +154,11 @@ def _record_lines(order: SweepOrder, plan: SweepPlan, results: Sequence[OptionRe
     yield trace_line(plan.trace, ref=trace, content_hash=content_hash(plan.trace))
     for result in results:
         if result.replay is not None:
-            name = result.option.name
+            name, engine = result.option.name, result.option.engine
             yield from replay_lines(
                 result.replay,
                 case=f"sweep/{trace}/{name}",
-                engine=f"{result.option.engine} {name}",
+                engine=engine if engine == name else f"{engine} {name}",
                 trace=trace,
                 duration_s=result.duration_s,
                 max_rows=LEDGER_ROWS,

@@ -50,13 +50,14 @@ def hash_(
     sort: o.Sort = False,
 ) -> None:
     """Print the content hash alone."""
+    from kvsuite.cli.output import print_line
     from kvsuite.cli.setup import TraceOptions, open_trace
     from kvsuite.trace.identity import content_hash
 
     options = TraceOptions(
         trace_block_size=trace_block_size, time_unit=time_unit, tail=tail, format=format, sort=sort
     )
-    typer.echo(content_hash(open_trace(trace, options)))
+    print_line(content_hash(open_trace(trace, options)))
 
 
 @app.command()
@@ -101,6 +102,7 @@ def convert(
         losses = export_mooncake(opened, out, accept_losses=accept_losses)
     else:
         write_trace(opened, out)
+    label = "hash before losses" if losses else "content hash"
     print_figures(
-        [("content hash", content_hash(opened)), *(("lost", loss) for loss in losses), ("written", str(out))]
+        [(label, content_hash(opened)), *(("lost", loss) for loss in losses), ("written", str(out))]
     )

@@ -36,8 +36,8 @@ def info_figures(name: str, trace: Trace, limit: int | None = None) -> Iterator[
         yield (
             "prefix hashes",
             f"{summary.prefix_nodes:,} prefixes of {summary.block_size} tokens a hash; "
-            f"a cold cache without end would find {summary.hit_tokens:,} of "
-            f"{summary.looked_up_tokens:,} prompt tokens ({summary.hit_share:.2%})",
+            f"an unbounded cache, empty at first, would find {summary.hit_tokens:,} of "
+            f"{summary.looked_up_tokens:,} prompt tokens looked up ({summary.hit_share:.2%})",
         )
     yield "sessions", f"{summary.sessions:,}" if summary.sessions else "none"
     forks = ", ".join(f"{count:,} {kind}" for kind, count in summary.forks.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from kvsuite.engine.snapshot import MAX_BLOCKS
 from kvsuite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,6 +39,11 @@ class EngineConfig:
             raise ConfigError(
                 f"the pool holds {self.num_blocks} blocks of {self.block_size} tokens "
                 f"({self.layout.block_bytes(self.block_size)} bytes each): give a larger pool"
+            )
+        if self.num_blocks > MAX_BLOCKS:
+            raise ConfigError(
+                f"a pool of {self.num_blocks} blocks of {self.block_size} tokens: block ids are 32-bit, so "
+                f"{MAX_BLOCKS} is the most; give a smaller pool or larger blocks"
             )
         if self.watermark_blocks < 0:
             raise ConfigError(f"watermark of {self.watermark_blocks} blocks is negative")

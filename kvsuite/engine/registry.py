@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvsuite.engine.contract import Capability, Engine
+from kvsuite.engine.spec_checks import spec_of
 from kvsuite.errors import EngineError, KvsuiteError, UnknownEngine
 
 if TYPE_CHECKING:
@@ -76,10 +77,19 @@ def engine_names() -> tuple[str, ...]:
 def open_engine(name: str, config: EngineConfig) -> Engine:
     """Return a fresh engine of that name.
 
-    **Raises:** `UnknownEngine` for a name nobody registered; `EngineError` when its package cannot be loaded
-    or what it returns is not an `Engine`; `ConfigError` for a configuration the engine refuses.
+    **Raises:** `UnknownEngine` for a name nobody registered; `EngineError` when its package cannot be loaded,
+    fails, or returns no `Engine`; `ConfigError` for a configuration the engine refuses.
     """
-    engine = _factory(name)(config)
+    factory = _factory(name)
+    try:
+        engine = factory(config)
+    except (KvsuiteError, MemoryError):
+        raise
+    except (Exception, SystemExit) as error:
+        raise EngineError(
+            f"engine {name!r} raised {type(error).__name__} when it was opened with {config.num_blocks} "
+            f"blocks of {config.block_size} tokens: {error}"
+        ) from error
     _check_contract(name, engine)
     return engine
 
@@ -127,7 +137,7 @@ def _entry_points() -> dict[str, list[importlib.metadata.EntryPoint]]:
 def _load(point: importlib.metadata.EntryPoint) -> Callable[[EngineConfig], Engine]:
     try:
         loaded: Callable[[EngineConfig], Engine] = point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EngineError(
             f"engine {point.name!r} ({point.value}, from {_origin(point)}) cannot be loaded: "
             f"{type(error).__name__}: {error}; repair or uninstall that package"
@@ -141,13 +151,21 @@ def _load(point: importlib.metadata.EntryPoint) -> Callable[[EngineConfig], Engi
 
 
 def _check_contract(name: str, engine: Engine) -> None:
-    missing = [part for part in ("spec", *_METHODS) if not hasattr(engine, part)]
+    missing = [part for part in ("spec", *_METHODS) if not _has(engine, part)]
     if not missing:
-        verbs = [(verb, c) for c, verb in _CAPABILITY_METHODS.items() if engine.spec.claims(c)]
+        spec = spec_of(engine)
+        verbs = [(verb, c) for c, verb in _CAPABILITY_METHODS.items() if spec.claims(c)]
         missing = [f"{verb} (claims {c.name})" for verb, c in verbs if not hasattr(engine, verb)]
     if missing:
         kind = type(engine).__name__
         raise EngineError(f"engine {name!r} ({kind}) lacks {', '.join(missing)} of the engine contract")
+
+
+def _has(engine: Engine, part: str) -> bool:
+    try:
+        return hasattr(engine, part)
+    except Exception:  # it is there and fails: `spec_of` says how
+        return True
 
 
 def _origin(point: importlib.metadata.EntryPoint) -> str:

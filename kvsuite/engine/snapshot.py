@@ -16,6 +16,8 @@ Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
 NO_BLOCKS: Int32Array = np.zeros(0, np.int32)
+MAX_BLOCKS = 2**31 - 1
+"""Largest pool: block ids are int32."""
 
 
 def _no_blocks() -> Int32Array:
@@ -150,6 +152,9 @@ class PoolSnapshot:
         return self.table_blocks[self.table_offsets[c] : self.table_offsets[c + 1]]
 
 
+STORAGE_ROLES = ("pool", "tables", "workspace")
+
+
 @dataclass(frozen=True, slots=True)
 class Gauges:
     """What an engine reports of one pool to whoever watches it; each share lies in 0..1."""
@@ -195,7 +200,7 @@ class Storage:
     """One allocation that an engine says it holds, counted once per ``data_pointer``."""
 
     role: str
-    """``pool``, ``tables`` or ``workspace``."""
+    """One of `STORAGE_ROLES`."""
     data_pointer: int
     nbytes: int
     owner: str = ""

@@ -204,8 +204,11 @@ def _footprint_divergence(old: PoolGolden, new: PoolGolden, several: bool) -> Di
     for a, b in zip(old.footprint, new.footprint, strict=False):
         if a.step == b.step and a == b:
             continue
-        name = "distinct_touched" if a.distinct_touched != b.distinct_touched else "id_order"
-        expected, found = getattr(a, name), getattr(b, name)
-        said = f"by step {a.step}{where}, {name}: expected {_shown(expected)}, found {_shown(found)}"
-        return Divergence(a.step, name, expected, found, said)
+        if a.distinct_touched != b.distinct_touched:
+            name, expected, found = "distinct_touched", a.distinct_touched, b.distinct_touched
+            said = f"{name}: expected {_shown(expected)}, found {_shown(found)}"
+        else:
+            name, expected, found = "id_order", a.id_order, b.id_order
+            said = f"{name}: as many blocks came into use, in another order"
+        return Divergence(a.step, name, expected, found, f"by step {a.step}{where}, {said}")
     return None

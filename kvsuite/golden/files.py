@@ -18,15 +18,41 @@ MANIFEST = "MANIFEST.json"
 BASELINE = "BASELINE"
 
 
+def is_there(path: Path) -> bool:
+    """Return whether a file or folder exists.
+
+    **Raises:** `GoldenError` where that may not be seen.
+    """
+    try:
+        return path.exists()
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def check_root(root: Path) -> None:
+    """Check that goldens lie, or may come to lie, below ``root``.
+
+    **Raises:** `GoldenError`.
+    """
+    if is_there(root) and not root.is_dir():
+        raise GoldenError(f"{root} is no folder: give --goldens the folder of the goldens")
+
+
 def folders(home: Path) -> tuple[Path, ...]:
-    """Return the folders in ``home``, by name; none where it is no folder."""
-    return tuple(sorted(path for path in home.iterdir() if path.is_dir())) if home.is_dir() else ()
+    """Return the folders in ``home``, by name; none where it is no folder.
+
+    **Raises:** `GoldenError`.
+    """
+    return tuple(path for path in _listed(home) if path.is_dir())
 
 
 def goldens_in(folder: Path) -> tuple[Path, ...]:
-    """Return the golden files in an engine hash's folder, by name."""
-    found = (path for path in folder.glob("*.json") if path.name != MANIFEST and path.name[0] != ".")
-    return tuple(sorted(found))
+    """Return the golden files in an engine hash's folder, by name.
+
+    **Raises:** `GoldenError`.
+    """
+    found = (path for path in _listed(folder) if path.suffix == ".json" and path.name[0] != ".")
+    return tuple(path for path in found if path.name != MANIFEST)
 
 
 def read_text(path: Path) -> str:
@@ -37,8 +63,7 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise GoldenError(f"cannot read {path}: {why}: {REMEDY}") from None
+        raise _unreadable(path, error) from None
 
 
 def read_manifest(path: Path) -> dict[str, object]:
@@ -70,3 +95,15 @@ def write(path: Path, text: str) -> None:
             f"cannot make {path.parent}: {error.strerror}; nothing was changed, give --goldens a folder "
             "that can be written"
         ) from error
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir()) if folder.is_dir() else []
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+
+
+def _unreadable(path: Path, error: OSError | UnicodeDecodeError) -> GoldenError:
+    why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+    return GoldenError(f"cannot read {path}: {why}: {REMEDY}")

@@ -17,7 +17,16 @@ from kvsuite.errors import GoldenError
 from kvsuite.golden import codec
 from kvsuite.golden.diff import changed_values, compare
 from kvsuite.golden.document import Blessed, Document, render
-from kvsuite.golden.files import BASELINE, MANIFEST, folders, goldens_in, read_manifest, read_text, write
+from kvsuite.golden.files import (
+    BASELINE,
+    MANIFEST,
+    folders,
+    goldens_in,
+    is_there,
+    read_manifest,
+    read_text,
+    write,
+)
 from kvsuite.golden.judge import Judgement, Verdict, verdict_of
 from kvsuite.golden.key import SHOWN, engine_hash, engine_preimage, file_name, golden_key, slug
 
@@ -74,8 +83,9 @@ class GoldenStore:
         """Hold a ledger against its golden, or against the baseline where the engine hash is unknown."""
         folder, name = self.folder(observed), file_name(observed.question)
         path = f"{folder}/{name}"
-        if (self.root / path).exists():
+        if is_there(self.root / path):
             self._check_manifest(observed, folder)
+            self.baseline(observed.engine.name)  # a damaged one is told now, not at the next version
             return self._compared(observed, path, path)
         engine = self.root / slug(observed.engine.name)
         if goldens_in(self.root / folder):
@@ -89,7 +99,7 @@ class GoldenStore:
             why = f"unknown engine hash and no baseline: set one of {known} with `kvsuite golden baseline`"
             return _missing(path, why)
         against = f"{engine.name}/{baseline}/{name}"
-        if not (self.root / against).exists():
+        if not is_there(self.root / against):
             return _missing(path, f"unknown engine hash, and the baseline has no such file: {against}")
         return self._compared(observed, path, against)
 
@@ -120,7 +130,7 @@ class GoldenStore:
         if not self._says_the_same(path, parcel.text):
             write(path, parcel.text)
         baseline = folder.parent / BASELINE
-        if not baseline.exists():
+        if not is_there(baseline):
             write(baseline, folder.name + "\n")
         return path
 
@@ -163,15 +173,26 @@ class GoldenStore:
     def baseline(self, engine: str) -> str | None:
         """Return the shown digits of the engine hash that unknown ones are held against."""
         path = self.root / slug(engine) / BASELINE
-        if not path.exists():
+        if not is_there(path):
             return None
         shown = read_text(path).strip()
-        if not (path.parent / shown / MANIFEST).exists():
+        known = [folder.name for folder in folders(path.parent) if is_there(folder / MANIFEST)]
+        if shown not in known:
             raise GoldenError(
                 f"{path} names {shown!r}, which has no {MANIFEST} beside it: name one of "
-                f"{', '.join(f.name for f in folders(path.parent))} with `kvsuite golden baseline`"
+                f"{', '.join(known)} with `kvsuite golden baseline`"
             )
         return shown
+
+    def damaged_baselines(self, engine: str | None = None) -> tuple[str, ...]:
+        """Return what is wrong with the baselines, a sentence each, of one engine or of all."""
+        found = []
+        for home in [self.root / slug(engine)] if engine else folders(self.root):
+            try:
+                self.baseline(home.name)
+            except GoldenError as error:
+                found.append(str(error))
+        return tuple(found)
 
     def set_baseline(self, engine: str, wanted: str) -> str:
         """Make the one recorded engine hash that starts with ``wanted`` the baseline; return it, shown."""
@@ -216,7 +237,7 @@ class GoldenStore:
         folder, name = self.folder(observed), file_name(observed.question)
         baseline = self.baseline(observed.engine.name)
         against = f"{slug(observed.engine.name)}/{baseline}"
-        if baseline is None or against == folder or not (self.root / against / name).exists():
+        if baseline is None or against == folder or not is_there(self.root / against / name):
             return None
         judgement = self._compared(observed, f"{folder}/{name}", f"{against}/{name}")
         if judgement.rows_equal:
@@ -236,7 +257,7 @@ class GoldenStore:
             )
 
     def _write_manifest(self, path: Path, text: str) -> None:
-        if not path.exists():
+        if not is_there(path):
             write(path, text)
         elif read_text(path) != text:
             raise GoldenError(
@@ -245,7 +266,7 @@ class GoldenStore:
 
     def _says_the_same(self, path: Path, text: str) -> bool:
         """Whether the file stands for the same ledger already: provenance alone is no reason to write."""
-        if not path.exists():
+        if not is_there(path):
             return False
         try:
             old, new = self.load(path), codec.read(text, path.name)

@@ -84,6 +84,14 @@ class BlockStates:
 
     def partition(self, holdings: Holdings, snapshot: PoolSnapshot, step: int) -> Iterator[Violation]:
         """Yield blocks that stand in two states or in none; needs a full snapshot."""
+        if len(snapshot.never_allocatable) != self._spec.never_allocatable_blocks:
+            yield Violation(
+                "partition",
+                step,
+                self._pool,
+                f"{len(snapshot.never_allocatable)} blocks are listed never allocatable, the engine declares "
+                f"{self._spec.never_allocatable_blocks}",
+            )
         listed = np.zeros(self._spec.num_blocks, np.int64)
         for _, ids in self._lists(snapshot):
             np.add.at(listed, ids[(ids >= 0) & (ids < self._spec.num_blocks)], 1)
@@ -105,7 +113,10 @@ class BlockStates:
     def changed_live(self, holdings: Holdings, snapshot: PoolSnapshot, step: int) -> Iterator[Violation]:
         """Yield blocks that a changed snapshot lists as out of use while a table holds them."""
         for state, ids in self._lists(snapshot):
-            held = ids[holdings.holders[ids] > 0] if state != NEVER and len(ids) else ids[:0]
+            if state == NEVER or len(ids) == 0:
+                continue
+            ids = ids[(ids >= 0) & (ids < self._spec.num_blocks)]
+            held = ids[holdings.holders[ids] > 0]
             if len(held):
                 block = int(held[0])
                 yield Violation(

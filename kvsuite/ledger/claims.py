@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from kvsuite.engine.snapshot import STORAGE_ROLES
 from kvsuite.ledger.invariants import Violation, device_closes, storages_hold_pools
 from kvsuite.ledger.timeline import DeviceLine
 
@@ -24,7 +25,7 @@ def claim_line(claim: MemoryClaim, step: int) -> DeviceLine:
     Rounding and reserve belong to the allocator, which storages do not show: they are absent here.
     """
     distinct = {storage.data_pointer: storage for storage in claim.storages}
-    by_role = {"pool": 0, "tables": 0, "workspace": 0}
+    by_role = dict.fromkeys(STORAGE_ROLES, 0)
     for storage in distinct.values():
         by_role[storage.role] += storage.nbytes
     return DeviceLine(

@@ -3,6 +3,7 @@
 Numbers in brackets are the usual names of these invariants in kvsuite's fault catalogue:
 
     partition (I1)  every block is in exactly one of live, cached, free, quarantined, never allocatable
+    tables    (I1)  a table lists a block once; in a contiguous pool it is one unbroken run
     recount   (I2)  a block's reference count is the number of sequences that hold it
     drain     (I3)  when nothing runs, no block is live or quarantined
     slack     (I5)  a table holds ceil(n / b) blocks: 0 <= slack <= b - 1 + look-ahead

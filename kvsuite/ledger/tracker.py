@@ -11,15 +11,16 @@ from kvsuite.engine.snapshot import PoolKind
 from kvsuite.errors import EngineError
 from kvsuite.ledger.block_states import CACHED, FREE, NEVER, QUARANTINED, BlockStates
 from kvsuite.ledger.holdings import Changes, Holdings
-from kvsuite.ledger.invariants import Violation
 from kvsuite.ledger.row import COLUMN_NAMES, INDEX
 from kvsuite.ledger.sequence_laws import given_lengths, table_slack, window_dropped
+from kvsuite.ledger.snapshot_checks import check_snapshot, table_differences, table_laws
 from kvsuite.ledger.timeline import PoolTimeline, RowBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from kvsuite.engine.snapshot import Int32Array, Int64Array, PoolSnapshot, PoolSpec
+    from kvsuite.ledger.invariants import Violation
     from kvsuite.trace.model import RequestId
 
 MAX_KEPT_VIOLATIONS = 200
@@ -53,6 +54,9 @@ class PoolTracker:
         self.violations_dropped = 0
         self.revision: int | None = None
         self.claims_ref_counts = True
+        """Whether every snapshot so far gave reference counts."""
+        self.agrees = True
+        """Whether the newest snapshot shows the sequences and lengths that the scheduler gave tokens to."""
         self.order: tuple[RequestId, ...] = ()
         self.lengths: Int64Array = np.zeros(0, np.int64)
         self.used: Int64Array = np.zeros(0, np.int64)
@@ -72,12 +76,16 @@ class PoolTracker:
         return kept.astype(np.int64)
 
     def fork(self, parent_id: RequestId, child_id: RequestId) -> None:
-        """Learn that the engine forked ``parent_id``."""
-        if self.spec.key.tier == "device":
+        """Learn that the engine forked ``parent_id``; one that is shown nowhere has nothing to share."""
+        if self.spec.key.tier == "device" and parent_id in self.holdings.tables:
             self.holdings.share(parent_id, child_id)
 
     def take(self, snapshot: PoolSnapshot, facts: StepFacts, step: int) -> None:
-        """Take in the snapshot of one step."""
+        """Take in the snapshot of one step.
+
+        **Raises:** `EngineError` for one that has not the form of the contract, or builds on another.
+        """
+        check_snapshot(snapshot, self.spec, step, known=self.order, revision=self.revision)
         if not snapshot.is_full and snapshot.since != self.revision:
             raise EngineError(
                 f"pool {self.spec.key} answered with changes since revision {snapshot.since} at step {step}, "
@@ -87,10 +95,11 @@ class PoolTracker:
         self.holdings.null_ids = snapshot.null_ids
         self._take_tables(snapshot, facts, step)
         cached_hits = sum(self.states.count_cached(ids) for ids in self._changes.hit_ids)
-        self.claims_ref_counts = snapshot.ref_count_ids is not None
+        self.claims_ref_counts &= snapshot.ref_count_ids is not None
         if snapshot.is_full:
             self._keep(self.states.take_full(snapshot, step))
             self._keep(self.states.partition(self.holdings, snapshot, step))
+            self._keep(table_laws(snapshot, self.spec, step))
         else:
             self._keep(self.states.take_changes(snapshot, step))
             self._keep(self.states.changed_live(self.holdings, snapshot, step))
@@ -106,7 +115,9 @@ class PoolTracker:
         """
         if self.spec.key.tier != "device":
             request_ids, lengths = [], []
-        self._keep(given_lengths(self.spec, self.order, self.lengths, request_ids, lengths, step))
+        found = list(given_lengths(self.spec, self.order, self.lengths, request_ids, lengths, step))
+        self.agrees = not found
+        self._keep(found)
 
     def window_law(self, settled: Mapping[RequestId, int], step: int) -> None:
         """Check what a window has let go of; ``settled`` is how long each sequence was before this step."""
@@ -115,20 +126,17 @@ class PoolTracker:
             self._keep(window_dropped(self.spec, tables, self.holdings.null_ids, settled, step))
 
     def compare_full(self, full: PoolSnapshot, step: int) -> None:
-        """Check that a full snapshot of the same moment is what the changes came to."""
+        """Check that a full snapshot of the same moment is what the changes came to.
+
+        **Raises:** `EngineError` for one that has not the form of the contract.
+        """
+        check_snapshot(full, self.spec, step, known=self.order, revision=self.revision)
         self._keep(self.states.differences(full, step))
         self.states.take_ref_counts(full)
         self._keep(self.states.partition(self.holdings, full, step))
         self._keep(self.states.recount(self.holdings, full, step))
-        for row, request_id in enumerate(full.request_ids):
-            held = self.holdings.tables.get(request_id)
-            if held is None or not np.array_equal(held.blocks, full.table(row)):
-                seen = "no table" if held is None else f"{held.blocks[-3:].tolist()} at its end"
-                message = (
-                    f"table of {request_id} ends in {full.table(row)[-3:].tolist()} in the full snapshot, "
-                    f"{seen} by the changes reported so far"
-                )
-                self._keep(iter((Violation("changes", step, str(self.spec.key), message),)))
+        self._keep(table_laws(full, self.spec, step))
+        self._keep(table_differences(full, self.holdings, self.spec, step))
         self.revision = full.revision
 
     def add_row(self, snapshot: PoolSnapshot, facts: StepFacts) -> None:
@@ -157,7 +165,10 @@ class PoolTracker:
             alive = set(order)
             for request_id in [known for known in tables if known not in alive]:
                 self.holdings.remove(request_id, self._changes)
-        given = {order[row]: snapshot.table(c) for c, row in enumerate(snapshot.table_rows.tolist())}
+        # A copy: tables are kept, and the engine may use its buffer again.
+        blocks, ends = snapshot.table_blocks.copy(), snapshot.table_offsets.tolist()
+        rows = snapshot.table_rows.tolist()
+        given = {order[row]: blocks[ends[c] : ends[c + 1]] for c, row in enumerate(rows)}
         lost = [request_id for request_id in order if request_id not in given and request_id not in tables]
         if lost:
             raise EngineError(
@@ -271,7 +282,7 @@ class PoolTracker:
             "id_order": self.holdings.id_order,
         }
 
-    def _keep(self, found: Iterator[Violation]) -> None:
+    def _keep(self, found: Iterable[Violation]) -> None:
         for violation in found:
             if len(self.violations) < MAX_KEPT_VIOLATIONS:
                 self.violations.append(violation)

@@ -216,6 +216,7 @@ def _located(trace: str, folder: Path) -> str:
 
 def _checked(config: pytest.Config, settings: Settings) -> Settings:
     from kvsuite.device.select import resolve_device
+    from kvsuite.golden.files import check_root
     from kvsuite.plugin.deviations import read_deviations
     from kvsuite.plugin.subjects import subjects_of
     from kvsuite.trace.load import load_trace
@@ -231,6 +232,7 @@ def _checked(config: pytest.Config, settings: Settings) -> Settings:
     if settings.report is not None and Path(settings.report).is_dir():
         raise pytest.UsageError(f"--kv-report {settings.report} is a folder: name the HTML file to write")
     try:
+        check_root(Path(settings.goldens))
         device = resolve_device(settings.device)
         subjects_of(config).specs((*settings.engines, *settings.specimens))
         if settings.deviations is not None:

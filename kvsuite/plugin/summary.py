@@ -27,7 +27,12 @@ _MAX_LISTED = 20
 
 def write_summary(terminal: pytest.TerminalReporter, recorder: Recorder) -> None:
     """Write the section ``kvsuite``, where there is anything to say."""
-    lines = [*_golden_lines(recorder), *_ending_lines(recorder), *_case_lines(recorder)]
+    lines = [
+        *_golden_lines(recorder),
+        *_ending_lines(recorder),
+        *_claim_lines(recorder),
+        *_case_lines(recorder),
+    ]
     if not lines:
         return
     terminal.section("kvsuite")
@@ -42,7 +47,7 @@ def _golden_lines(recorder: Recorder) -> list[tuple[str, str]]:
         return []
     order = [verdict.value for verdict in _LISTED]
     names = sorted(counts, key=lambda name: order.index(name) if name in order else len(order))
-    lines = [("goldens: " + ", ".join(f"{counts[name]} {name}" for name in names), "")]
+    lines = [("goldens: " + ", ".join(_counted(name, counts[name], recorder) for name in names), "")]
     for name in (name for name in names if name in order):
         group = [pair for pair in found if pair[0].verdict == name]
         if name == Verdict.UNRECORDED.value:
@@ -62,6 +67,12 @@ def _golden_lines(recorder: Recorder) -> list[tuple[str, str]]:
     return lines
 
 
+def _counted(verdict: str, count: int, recorder: Recorder) -> str:
+    if verdict == "written" and recorder.ending.problems:
+        return f"{recorder.ending.written} of {count} written"
+    return f"{count} {verdict}"
+
+
 def _ending_lines(recorder: Recorder) -> list[tuple[str, str]]:
     ending, settings = recorder.ending, recorder.settings
     lines = [(f"not written: {problem}", "red") for problem in ending.problems]
@@ -72,6 +83,18 @@ def _ending_lines(recorder: Recorder) -> list[tuple[str, str]]:
         lines.append((f"accept all: {ending.observed} observed ledgers are left to be copied: {copy}", ""))
     if ending.report is not None:
         lines.append((f"report: {ending.report}", ""))
+    return lines
+
+
+def _claim_lines(recorder: Recorder) -> list[tuple[str, str]]:
+    """Say what was skipped because an engine does not claim it, and that known deviations are mended."""
+    unclaimed = Counter((seen.notes or {}).get("capability") for seen in recorder.seen.values())
+    named = ", ".join(f"{unclaimed[name]} for {name}" for name in sorted(filter(None, unclaimed)))
+    lines = [(f"skipped, not claimed: {named}", "yellow")] if named else []
+    mended = sum(seen.outcome == "xpassed" for seen in recorder.seen.values())
+    if mended:
+        entries = f"delete their entries from {recorder.settings.deviations}"
+        lines.append((f"mended: {mended} known deviations did not occur; {entries}", "red"))
     return lines
 
 

@@ -7,12 +7,13 @@ Figures carry what they rest on: trace hash, effective configuration, observatio
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 SCHEMA = "kvsuite.run"
 SCHEMA_VERSION = "1.0"
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Line(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, forbid_unknown_fields=True):
@@ -40,13 +41,13 @@ class PoolFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The fixed facts of one pool."""
 
     key: str
-    num_blocks: int
-    block_size: int
-    bytes_per_token: int
-    block_bytes: int
+    num_blocks: Positive
+    block_size: Positive
+    bytes_per_token: Positive
+    block_bytes: Positive
     pad_bytes_per_block: int
     never_allocatable_blocks: int
-    pool_bytes: int
+    pool_bytes: Positive
     contiguous: bool
 
 
@@ -227,7 +228,7 @@ class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
 
     option: str
     engine: str
-    block_size: int
+    block_size: Positive
     refused: str | None = None
     slack_share: float | None = None
     """Slack over allocated, mean over steps."""

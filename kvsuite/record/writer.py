@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
 import msgspec
 
@@ -102,10 +102,16 @@ class RecordWriter:
         if self._file is None:
             raise RecordError(f"{self.path}: the record is not open: write inside the with block")
         try:
-            self._file.write(self._encoder.encode(line) + b"\n")
+            self._file.write(self._encoded(line) + b"\n")
             self._file.flush()
         except OSError as error:
             raise self._unwritable(error) from error
+
+    def _encoded(self, line: AnyLine) -> bytes:
+        try:
+            return self._encoder.encode(line)
+        except UnicodeEncodeError:
+            return self._encoder.encode(_text_alone(msgspec.to_builtins(line)))
 
     def _settle(self, file: BinaryIO) -> None:
         """Put the bytes on disk and make sure that the partial file is still this writer's own."""
@@ -125,3 +131,12 @@ class RecordWriter:
             f"{self.path}: cannot write the run record ({error.strerror}): nothing was put in its place; "
             f"free space or choose another path"
         )
+
+
+def _text_alone(value: Any) -> Any:
+    """Return the value with bytes of file names that are no text written as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_text_alone(key): _text_alone(item) for key, item in value.items()}
+    return [_text_alone(item) for item in value] if isinstance(value, list) else value

@@ -70,7 +70,9 @@ class ContentCheck:
             self._worker.copy(copy.pool, copy.source, copy.target, copy.num_tokens)
         for pool, block in ops.zeroed:
             self._worker.zero(pool, block)
-        self._tables_reach = all((t.held * t.spec.block_size >= t.lengths).all() for t in self._trackers)
+        self._tables_reach = all(
+            t.agrees and (t.held * t.spec.block_size >= t.lengths).all() for t in self._trackers
+        )
         writes = [write for write in writes if self._has_slots(write.sequence, write.stop, step)]
         singles = [write for write in writes if write.stop - write.start == 1]
         runs = (
@@ -204,14 +206,12 @@ class ContentCheck:
         if self._tables_reach:
             return True
         for tracker in self._trackers:
-            entries = len(tracker.blocks_of(sequence.request_id))
-            if stop > entries * tracker.spec.block_size:
+            held = tracker.holdings.tables.get(sequence.request_id)
+            slots = 0 if held is None else len(held.blocks) * tracker.spec.block_size
+            if stop > slots:
+                table = "it has no table" if held is None else f"its table ends at {slots} tokens"
                 self._violate(
-                    tracker,
-                    1,
-                    step,
-                    f"token {stop - 1} of {sequence.request_id} has no slot: its table of {entries} blocks "
-                    f"ends at {entries * tracker.spec.block_size} tokens",
+                    tracker, 1, step, f"token {stop - 1} of {sequence.request_id} has no slot: {table}"
                 )
                 return False
         return True

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsuite.engine.contract import Capability, SupportsMemory, SupportsTransfers
+from kvsuite.engine.contract import Capability
+from kvsuite.engine.guard import GuardedEngine
 from kvsuite.errors import EngineError
 from kvsuite.ledger.claims import claim_line
 from kvsuite.ledger.families import FamilyBook, ForkFamily
@@ -92,38 +93,50 @@ class _Driver:
         self, trace: Trace, engine: Engine, worker: Worker | None, config: SchedulerConfig, *, read_all: bool
     ) -> None:
         self._trace = trace
-        self._engine = engine
+        self._engine = GuardedEngine(engine)
         self._config = config
         self._read_all = read_all
-        self._worker = ProbeWorker(engine.spec.pools) if worker is None else worker
-        self._trackers = tuple(PoolTracker(spec) for spec in engine.spec.pools)
+        pools = self._engine.spec.pools
+        self._worker = ProbeWorker(pools) if worker is None else worker
+        self._trackers = tuple(PoolTracker(spec) for spec in pools)
         self._content = ContentCheck(self._worker, self._trackers, read_all=read_all)
-        self._scheduler = Scheduler(trace, engine, config, self)
+        self._scheduler = Scheduler(trace, self._engine, config, self)
         self._families = FamilyBook(self._trackers[0])
         self._steps: list[int] = []
         self._device: list[DeviceLine] = []
         self._final_lengths: list[int] = []
         self._step = 0
         self._calm = True
-        self._claims_memory = engine.spec.claims(Capability.MEMORY)
+        self._claims_memory = self._engine.spec.claims(Capability.MEMORY)
+        self._tiers = self._engine.spec.claims(Capability.HOST_TIER)
 
     def run(self, progress: Callable[[int, int], None] | None) -> Replay:
+        try:
+            self._all_steps(progress)
+        except EngineError as error:
+            found = self._found()
+            if not found:
+                raise
+            raise EngineError(f"{error}\nbroken before that: {found[0]}") from error
+        return self._result()
+
+    def _all_steps(self, progress: Callable[[int, int], None] | None) -> None:
         self._take(self._engine.snapshot(), StepFacts())
         step = self._scheduler.next_step(0)
         while step is not None:
-            self._step = step
+            self._step = self._engine.step = step
             self._one_step()
             if progress is not None and len(self._steps) % 64 == 0:
                 progress(self._scheduler.population.ended, len(self._trace))
             step = self._scheduler.next_step(step + 1)
         self._drain()
+        self._engine.check_spec_is_constant()
         if progress is not None:
             progress(self._scheduler.population.ended, len(self._trace))
-        return self._result()
 
     def _one_step(self) -> None:
         step = self._step
-        if isinstance(self._engine, SupportsTransfers):
+        if self._tiers:
             self._engine.tick(step * self._config.step_us)
         plan = self._scheduler.begin(step)
         ops = self._engine.take_ops()
@@ -165,13 +178,6 @@ class _Driver:
         return begins or preempted or len(self._steps) % FULL_SNAPSHOT_INTERVAL_STEPS == 0
 
     def _take(self, snapshots: tuple[PoolSnapshot, ...], facts: StepFacts) -> None:
-        keys = tuple(snapshot.key for snapshot in snapshots)
-        expected = tuple(tracker.spec.key for tracker in self._trackers)
-        if keys != expected:
-            raise EngineError(
-                f"snapshot at step {self._step} shows pools {[str(k) for k in keys]}, the spec declares "
-                f"{[str(k) for k in expected]}: give every declared pool, in that order"
-            )
         for tracker, snapshot in zip(self._trackers, snapshots, strict=True):
             tracker.take(snapshot, facts, self._step)
 
@@ -191,7 +197,6 @@ class _Driver:
     def _end_transfers(self, ops: Ops) -> None:
         """Move the bytes of every transfer, which all end with the step that they begin in."""
         for transfer in ops.transfers:
-            assert isinstance(self._engine, SupportsTransfers)
             self._worker.transfer(transfer)
             self._engine.transfer_done(transfer.ref, ok=True)
 
@@ -201,7 +206,6 @@ class _Driver:
                 self._worker.blocks_in_use(tracker.spec.key, tracker.valuable_blocks())
             self._device += self._worker.memory(self._step)
             if self._claims_memory:
-                assert isinstance(self._engine, SupportsMemory)
                 self._device.append(claim_line(self._engine.memory(), self._step))
 
     def _drain(self) -> None:
@@ -222,9 +226,7 @@ class _Driver:
             tuple(tracker.timeline() for tracker in self._trackers),
             tuple(self._device),
         )
-        found = [*self._scheduler.violations, *self._content.violations, *judge(timeline)]
-        for tracker in self._trackers:
-            found += tracker.violations
+        found = (*self._found(), *judge(timeline))
         return Replay(
             spec=self._engine.spec,
             scheduler=self._config,
@@ -241,6 +243,12 @@ class _Driver:
             fork_families=self._families.result(),
             refusals=dict(self._scheduler.refusals),
         )
+
+    def _found(self) -> list[Violation]:
+        """Return what was seen step by step so far, in the order of steps."""
+        found = [violation for tracker in self._trackers for violation in tracker.violations]
+        found += [*self._scheduler.violations, *self._content.violations]
+        return sorted(found, key=lambda violation: violation.step or 0)
 
     def _outcome(self, index: int) -> Outcome:
         request = self._trace[index]

@@ -6,13 +6,13 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from kvsuite.engine.contract import Capability, Release, SupportsFork, SupportsTransfers
+from kvsuite.engine.contract import Capability, Release
 from kvsuite.engine.snapshot import PoolKind
 from kvsuite.replay.batch import Ending, Sequence
 from kvsuite.trace.model import ForkKind
 
 if TYPE_CHECKING:
-    from kvsuite.engine.contract import Engine
+    from kvsuite.engine.guard import GuardedEngine
     from kvsuite.ledger.tracker import StepFacts
     from kvsuite.replay.batch import SchedulerConfig
     from kvsuite.trace.model import Request, Trace
@@ -33,7 +33,9 @@ class Witness(Protocol):
 class Population:
     """The sequences of a replay. ``running`` is oldest admission first, ``waiting`` first come first."""
 
-    def __init__(self, trace: Trace, engine: Engine, config: SchedulerConfig, witness: Witness) -> None:
+    def __init__(
+        self, trace: Trace, engine: GuardedEngine, config: SchedulerConfig, witness: Witness
+    ) -> None:
         self.sequences: list[Sequence | None] = [None] * len(trace)
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
@@ -45,6 +47,7 @@ class Population:
         self._cancels: list[tuple[int, int]] = []
         self._arrivals = [index for index in range(len(trace)) if trace.parent[index] < 0]
         self._next_arrival = 0
+        self._tiers = engine.spec.claims(Capability.HOST_TIER)
         self._forks = engine.spec.claims(Capability.FORK)
         self._windowed = engine.spec.claims(Capability.SLIDING_WINDOW)
 
@@ -108,7 +111,7 @@ class Population:
 
     def leave(self, sequence: Sequence, reason: Release | None, ending: Ending, step: int) -> None:
         """End a sequence; what it holds goes back first. Children yet to come are orphaned."""
-        if not sequence.runs and isinstance(self._engine, SupportsTransfers):
+        if not sequence.runs and self._tiers:
             self._engine.forget(sequence.request_id)
         if sequence.runs:
             assert reason is not None
@@ -177,7 +180,6 @@ class Population:
             self.plan_cancel(child, step)
             self.waiting.append(child)
             return
-        assert isinstance(self._engine, SupportsFork)
         seat = len(self.running) < self._config.max_sequences
         if not seat or not self._engine.fork(parent.request_id, child.request_id):
             self.leave(child, None, Ending.FORK_DENIED, step)

@@ -30,7 +30,7 @@ from kvsuite.trace.tokens import TokenRun
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvsuite.engine.contract import Engine
+    from kvsuite.engine.guard import GuardedEngine
     from kvsuite.replay.batch import Sequence
     from kvsuite.replay.population import Witness
     from kvsuite.trace.model import RequestId, Trace
@@ -46,7 +46,9 @@ LOADING_STEPS = 16
 class Scheduler:
     """Takes a trace through an engine; the driver calls `begin` and `end` around each forward pass."""
 
-    def __init__(self, trace: Trace, engine: Engine, config: SchedulerConfig, witness: Witness) -> None:
+    def __init__(
+        self, trace: Trace, engine: GuardedEngine, config: SchedulerConfig, witness: Witness
+    ) -> None:
         self.population = Population(trace, engine, config, witness)
         self.violations: list[Violation] = []
         self.refusals: Counter[RefusalReason] = Counter()
@@ -215,11 +217,20 @@ class Scheduler:
             self.violations.append(Violation("hits", step, pool, message))
 
     def _judge_refusal(self, sequence: Sequence, refusal: Refusal, step: int) -> None:
-        """An engine with nothing running has no reason to refuse what fits the empty pool."""
-        if refusal.reason is not RefusalReason.NEVER_FITS:
+        """What fits the empty pool is refused neither for good nor, with nothing running, at all."""
+        pools = self._engine.spec.pools
+        if refusal.reason is RefusalReason.NEVER_FITS:
+            fits = all(-(-sequence.target // pool.block_size) <= pool.usable_blocks for pool in pools)
+            if not fits or any(pool.contiguous for pool in pools):
+                return
+            message = (
+                f"{sequence.request_id} was refused as larger than the empty pool: its {sequence.target} "
+                f"tokens fit the {pools[0].usable_blocks} blocks of {pools[0].block_size}"
+            )
+        else:
             message = (
                 f"{sequence.request_id} was refused ({refusal.reason.value}) with nothing running: it needs "
                 f"{refusal.needed_blocks} blocks, {refusal.free_blocks} are free and "
                 f"{refusal.reclaimable_blocks} reclaimable"
             )
-            self.violations.append(Violation("progress", step, str(refusal.pool), message))
+        self.violations.append(Violation("progress", step, str(refusal.pool), message))

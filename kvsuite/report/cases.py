@@ -45,6 +45,13 @@ class CaseView:
     goldens: tuple[GoldenLine, ...]
 
     @property
+    def message(self) -> str:
+        """What the case said, empty where a golden's own block says it again."""
+        said = self.line.message
+        told = any(said.startswith(f"golden {golden.verdict} {golden.path}") for golden in self.goldens)
+        return "" if told else said
+
+    @property
     def failing(self) -> bool:
         """Whether the case, or a golden of it, fails the run."""
         return self.line.outcome in FAILING_OUTCOMES or any(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import re
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from kvsuite.errors import RecordError, TraceError
@@ -63,6 +64,15 @@ def page_text(view: View) -> str:
     )
 
 
+def breakable(name: str) -> Markup:
+    """Return a name that a narrow column breaks where its parts begin.
+
+    >>> breakable("a/b_c[<8>]")
+    Markup('a/<wbr>b_<wbr>c<wbr>[&lt;8&gt;]')
+    """
+    return Markup(re.sub(r"([/_])|(?=\[)", r"\1<wbr>", str(escape(name))))
+
+
 def encode_charts(charts: list[Chart]) -> dict[str, Any]:
     """Return figures as JSON values; each distinct array stands once, in base64, and is referred to.
 
@@ -107,6 +117,7 @@ def _environment() -> jinja2.Environment:
         "count": units.count,
         "percent": units.percent,
         "seconds": units.seconds,
+        "breakable": breakable,
     }
     environment.globals |= {
         "plural": units.plural,

@@ -173,6 +173,11 @@ def _good_news(record: Record, ledgers: tuple[LedgerView, ...]) -> tuple[str, ..
     read = sum(content.tokens_read for content in record.contents)
     if read and not any(content.mismatches for content in record.contents):
         news.append(f"{plural(read, 'token')} read back as written")
+    news += [
+        f"{plural(number, 'golden')} {said}"
+        for verdict, said in (("footprint", "with another footprint"), ("unblessed", "not yet accepted"))
+        if (number := sum(golden.verdict == verdict for golden in record.goldens))
+    ]
     unjudged = sum(view.closes is None for view in ledgers)
     if unjudged:
         news.append(f"{plural(unjudged, 'ledger')} not judged: a category was not observed")

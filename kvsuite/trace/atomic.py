@@ -18,6 +18,8 @@ def write_whole(path: Path, data: bytes) -> None:
     **Raises:** `TraceError` when the folder cannot be written or is full; an older ``path`` is untouched and
     no partial file stays.
     """
+    if not path.name or path.is_dir():
+        raise TraceError(f"cannot write {path}: it is a folder; name a file")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,8 +79,11 @@ def _check_columns(trace: Trace) -> None:
             f"{dict(trace.dropped)} dropped: every row must be kept or dropped for a named reason"
         )
     if len(set(trace.request_ids)) != len(trace):
-        twice, _ = Counter(trace.request_ids).most_common(1)[0]
-        raise TraceError(f"request id {twice} stands twice: ids must be unique in a trace")
+        seen: set[RequestId] = set()
+        for row, request_id in enumerate(trace.request_ids):
+            if request_id in seen:
+                raise RowError(request_id, row, "its id stands twice: ids must be unique in a trace")
+            seen.add(request_id)
 
 
 def _row_rules(trace: Trace) -> Iterator[tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], str]]:

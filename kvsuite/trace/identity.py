@@ -30,7 +30,7 @@ def canonical_text(trace: Trace) -> bytes:
 
     Times count from the earliest arrival; nodes, partial tails and sessions are numbered by first
     appearance; whatever says nothing (an id of a partial block that never recurs, a session used once,
-    a cap equal to the output, names) is left out.
+    names) is left out.
     """
     start_us = int(trace.arrival_us.min(initial=2**62))
     lines = [
@@ -100,8 +100,7 @@ def _append_rest(trace: Trace, lines: list[str], start_us: int) -> None:
         lines[row] += f" f={trace.parent[row]}:{kind}:{trace.fork_at[row]}"
     _append(lines, "c", trace.cancel_after, trace.cancel_after != ABSENT)
     _append(lines, "x", trace.cancel_at_us - start_us, trace.cancel_at_us != ABSENT)
-    capped = (trace.max_output_tokens != ABSENT) & (trace.max_output_tokens != trace.output_tokens)
-    _append(lines, "m", trace.max_output_tokens, capped)
+    _append(lines, "m", trace.max_output_tokens, trace.max_output_tokens != ABSENT)
 
 
 def _append(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kvsuite.trace.model import Trace
 
 MAX_SEED = 2**32 - 1
+MAX_CHILDREN = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +82,25 @@ def parse_rule(text: str) -> tuple[str, dict[str, int]]:
     if name not in _RULES:
         raise TraceError(f"unknown overlay rule {name!r}: the rules are {', '.join(_RULES)}")
     rule = _RULES[name]
-    parameters = dict(rule.defaults)
+    given: dict[str, int] = {}
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
-        if key not in rule.parameters or not (value.isascii() and value.isdigit()):
+        if key not in rule.parameters or not (value.isascii() and value.isdigit() and len(value) <= 15):
             raise TraceError(f"overlay rule {text!r}: cannot read {part!r}; {_usage(name)}")
-        parameters[key] = int(value)
+        if key in given:
+            raise TraceError(f"overlay rule {text!r}: {key} stands twice; {_usage(name)}")
+        given[key] = int(value)
+    parameters = {**rule.defaults, **given}
     missing = [key for key in rule.required if key not in parameters]
     if missing or parameters.get("every", 1) < 1:
         what = f"{', '.join(missing)} is missing" if missing else "every must be at least 1"
         raise TraceError(f"overlay rule {text!r}: {what}; {_usage(name)}")
+    for key in ("n", "width"):
+        if parameters.get(key, 0) > MAX_CHILDREN:
+            raise TraceError(
+                f"overlay rule {text!r}: {key} is {parameters[key]}, at most {MAX_CHILDREN} children a "
+                "request"
+            )
     return name, parameters
 
 

@@ -88,7 +88,7 @@ def export_mooncake(trace: Trace, path: Path, *, accept_losses: bool = False) ->
     if losses and not accept_losses:
         raise TraceError(
             f"plain Mooncake cannot carry this trace; lost would be: {'; '.join(losses)}. "
-            "Accept the losses, or write the canonical form"
+            "Accept the losses with --accept-losses, or write the canonical form"
         )
     rows = rows_of(trace)
     write_whole(path, _packed(b"".join(_mooncake_line(trace, rows, k) for k in range(len(rows))), path))

@@ -99,6 +99,8 @@ def test_a_block_size_that_fits_no_row_is_refused(kvsuite: Callable[..., Ran], t
         (["--engine", "mutant:none-such"], "unknown mutant"),
         (["no-such-trace"], "neither a file nor"),
         (["--pool", "twenty"], "pool size 'twenty'"),
+        (["--pool", "99999999999999999999GiB"], "block ids are 32-bit"),
+        (["--overlay", "fork:every=1,n=999999999"], "at most 4096 children"),
         (["--step", "50"], "duration '50'"),
         (["--overlay", "vanish:every=2"], "unknown overlay rule"),
         (["--slots", "some"], "unknown slots"),

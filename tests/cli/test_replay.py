@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kvsuite.record.reader import read_record
+from kvsuite.trace.model import ForkKind
+from kvsuite.trace.synthetic import synthetic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,6 +107,19 @@ def test_a_control_runs_too_and_shows_what_it_over_reserves(engine: str, kvsuite
     assert ran.code == 0, ran.out + ran.err
     assert ran.figure("slack share").startswith("0.00%") or "slack share" not in ran.out
     assert "over-reserved share" in ran.out
+
+
+def test_forks_of_an_engine_that_cannot_fork_are_told(kvsuite: Callable[..., Ran]) -> None:
+    forks = sum(
+        request.fork_kind in {ForkKind.SAMPLE, ForkKind.BEAM} for request in synthetic("churn").head(60)
+    )
+    words = ("replay", "churn", "--limit", 60, "--pool", "8192 blocks", "--block-size", 1, "--model", "tiny")
+    ran = kvsuite(*words, "--engine", "contiguous-max")
+    said = f"{forks} replayed as requests of their own: contiguous-max does not claim FORK"
+    assert ran.figure("forks") == said
+    ran = kvsuite(*words)
+    assert f" with {forks} children, " in ran.figure("fork families")
+    assert "\nforks  " not in ran.out
 
 
 def test_options_reach_the_engine_and_the_scheduler(kvsuite: Callable[..., Ran], tmp_path: Path) -> None:

@@ -46,10 +46,12 @@ def test_mooncake_is_written_only_when_its_losses_are_accepted(
     ran = kvsuite("trace", "convert", "churn", "out.jsonl", "--to", "mooncake")
     assert ran.code == 2
     assert "forks" in ran.err
+    assert "--accept-losses" in ran.err
     assert not (tmp_path / "out.jsonl").exists()
     ran = kvsuite("trace", "convert", "churn", "out.jsonl", "--to", "mooncake", "--accept-losses")
     assert ran.code == 0, ran.err
     assert "cancellations" in ran.out
+    assert ran.figure("hash before losses") == content_hash(synthetic("churn"))
     assert (tmp_path / "out.jsonl").exists()
     ran = kvsuite("trace", "convert", "churn", "other", "--to", "parquet")
     assert ran.code == 2
@@ -114,7 +116,7 @@ def goldens(tmp_path: Path) -> tuple[EngineSpec, EngineSpec]:
     engine = open_engine("reference", EngineConfig(model_layout("tiny"), 16, 64))
     done = replay(trace, engine)
     question = Question(
-        "conformance/test_x.py::test_y", "boundary", content_hash(trace), "tiny", "bfloat16", {}
+        f"conformance/test_x.py::test_{'y' * 60}", "boundary", content_hash(trace), "tiny", "bfloat16", {}
     )
     old, new = done.spec, replace(done.spec, version="9.9")
     for spec in (old, new):
@@ -122,8 +124,12 @@ def goldens(tmp_path: Path) -> tuple[EngineSpec, EngineSpec]:
     return old, new
 
 
+def goldens_of(folder: Path) -> list[Path]:
+    return [path for path in (folder / "goldens").rglob("*.json") if path.name != "MANIFEST.json"]
+
+
 def test_goldens_are_listed_and_the_baseline_moves(
-    kvsuite: Callable[..., Ran], goldens: tuple[EngineSpec, EngineSpec]
+    kvsuite: Callable[..., Ran], goldens: tuple[EngineSpec, EngineSpec], tmp_path: Path
 ) -> None:
     old, new = (engine_hash(spec)[:8] for spec in goldens)
     ran = kvsuite("golden", "list")
@@ -131,6 +137,9 @@ def test_goldens_are_listed_and_the_baseline_moves(
     assert f"{old}*" in ran.out
     assert f"{new} " in ran.out
     assert "2 goldens, 0 damaged" in ran.out
+    names = [path.name for path in goldens_of(tmp_path)]
+    assert len(names) == 2
+    assert all(f" {name}" in ran.out for name in names)
     assert kvsuite("golden", "baseline", "reference").out.strip() == old
     assert kvsuite("golden", "baseline", "reference", new[:6]).out.strip() == f"baseline of reference: {new}"
     assert f"{new}*" in kvsuite("golden", "list", "--engine", "reference").out
@@ -138,6 +147,9 @@ def test_goldens_are_listed_and_the_baseline_moves(
     assert ran.code == 2
     assert old in ran.err
     assert kvsuite("golden", "baseline", "reference").out.strip() == new
+    ran = kvsuite("golden", "baseline", "acme")
+    assert (ran.code, ran.out) == (2, "")
+    assert "acme has no baseline in goldens" in ran.err
 
 
 def test_a_damaged_golden_is_listed_and_ends_with_1(
@@ -165,9 +177,21 @@ def test_a_sweep_prints_a_row_an_option_and_chooses_none(kvsuite: Callable[..., 
     assert [row.option for row in line.rows][:3] == ["block 8", "block 16", "block 4096"]
     assert line.pool_bytes == 8 * 2**20
     assert len(record.ledgers) == len([row for row in line.rows if row.refused is None])
+    assert [engine.ref for engine in record.engines][1:4] == [
+        "reference block 16",
+        "reference block 4096",
+        "contiguous-max",
+    ]
     assert all(ledger.closing_gap_bytes == 0 for ledger in record.ledgers)
     assert any("latency" in note.text for note in record.notes)
     assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_the_built_in_trace_has_the_same_pool_in_every_verb(kvsuite: Callable[..., Ran]) -> None:
+    ran = kvsuite("sweep", "churn", "--sizes", "256", "--controls", "contiguous-exact", "--limit", "5")
+    assert ran.figure("pool").startswith("384.0 MiB, ")
+    words = ("sweep", "boundary", "--sizes", "256", "--controls", "contiguous-exact", "--limit", "5")
+    assert kvsuite(*words).figure("pool").startswith("20.0 GiB, ")
 
 
 def test_a_size_larger_than_the_pool_is_a_row_with_its_reason(
@@ -203,5 +227,9 @@ def test_the_handbook_comparison_prints_the_published_figures(
     for control in ("contiguous, 2,048 reserved", "contiguous, power of two", "contiguous, exact length"):
         assert int(rows[control][3].replace(",", "")) > 0
     assert "Reservation was never built for dynamic lengths" in ran.out
-    (line,) = read_record(tmp_path / "run" / "run.jsonl").comparisons
+    record = read_record(tmp_path / "run" / "run.jsonl")
+    (line,) = record.comparisons
+    assert {(ledger.case.rpartition("/")[0], ledger.trace) for ledger in record.ledgers} == {
+        ("compare/churn", "churn")
+    }
     assert (min(line.lengths), max(line.lengths), sum(line.lengths)) == (50, 1051, 14582)

@@ -142,6 +142,7 @@ def test_changes_that_leave_out_a_freed_block_are_found_by_the_next_full_snapsho
     changed = snapshot(**gone, free=ids(), ref_count_ids=ids(0), ref_counts=ids(1))
     tracker.take(changed, StepFacts(), 1)
     full = snapshot(
+        revision=2,
         request_ids=("b",),
         lengths=np.array([9], np.int64),
         table_rows=ids(0),
@@ -162,7 +163,7 @@ def test_changes_since_the_wrong_revision_are_refused() -> None:
     with pytest.raises(
         EngineError, match="answered with changes since revision 5 at step 0, asked for changes since None"
     ):
-        tracker.take(snapshot(since=5), StepFacts(), 0)
+        tracker.take(snapshot(since=5, revision=6), StepFacts(), 0)
 
 
 def test_declared_lookahead_is_slack_and_what_lies_beyond_is_over_reserved() -> None:

@@ -51,6 +51,9 @@ def test_a_fixed_deviation_fails_the_run(deviating: pytest.Pytester, monkeypatch
     ended = deviating.runpytest(*ARGS)
     ended.assert_outcomes(passed=4, failed=1)
     ended.stdout.fnmatch_lines(["*XPASS(strict)*leaks what a client leaves behind*"])
+    ended.stdout.fnmatch_lines(
+        ["mended: 1 known deviations did not occur; delete their entries from */deviations.toml"]
+    )
 
 
 def test_a_stale_deviation_fails_the_run(deviating: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +81,26 @@ def test_a_crash_is_never_excused(deviating: pytest.Pytester, monkeypatch: pytes
     ended = deviating.runpytest(*ARGS)
     ended.assert_outcomes(passed=4, failed=1)
     ended.stdout.fnmatch_lines(["*ZeroDivisionError*"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "outcome"),
+    [("assert len(trace) == 31", "xfailed"), ("fail_inside()", "failed")],
+    ids=["of the case", "of the engine"],
+)
+def test_an_assertion_is_excused_where_the_case_made_it(
+    deviating: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, wrong: str, outcome: str
+) -> None:
+    monkeypatch.setenv("ACME_BEHAVIOUR", "reference")
+    engine = deviating.path / "lib/acme_engine.py"
+    engine.write_text(engine.read_text() + "\n\ndef fail_inside():\n    assert False\n")
+    case = deviating.path / "cases/conformance/test_growth.py"
+    text = case.read_text().replace("import pytest\n", "import pytest\nfrom acme_engine import fail_inside\n")
+    first_line = '    trace = synthetic("cancel-burst").head(30)\n'
+    assert first_line in text
+    case.write_text(text.replace(first_line, f"{first_line}    {wrong}\n"))
+    ended = deviating.runpytest(*ARGS)
+    ended.assert_outcomes(passed=4, **{outcome: 1})
 
 
 def test_an_update_leaves_the_golden_of_a_known_deviation(

@@ -132,6 +132,7 @@ def test_a_capability_that_is_not_claimed_skips_and_is_named(
     ended.assert_outcomes(passed=1, skipped=1, errors=1)
     ended.stdout.fnmatch_lines(["*test_whose requires capabilities but takes no engine_name*"])
     ended.stdout.fnmatch_lines(["SKIPPED * acme does not claim HOST_TIER"])
+    ended.stdout.fnmatch_lines(["skipped, not claimed: 1 for HOST_TIER"])
     record = (project.path / "out/run.jsonl").read_text()
     assert '"outcome":"skipped"' in record
     assert '"capability":"HOST_TIER"' in record

@@ -82,6 +82,12 @@ def test_the_example_keeps_every_law_under_pressure(workload: str) -> None:
         assert done.timeline.pools[0].total("preempted") > 0
 
 
+def test_the_deviation_shown_is_about_a_case() -> None:
+    (case,) = re.findall(r'^case = "(.*)"$', DOCUMENT, re.MULTILINE)
+    path, _, name = case.partition("::")
+    assert f"\ndef {name}(" in (ROOT / "cases" / path).read_text(encoding="utf-8")
+
+
 def test_an_example_that_forgets_a_block_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sound = "self.free += self.tables.pop(request_id)"
     assert sound in ENGINE

@@ -10,7 +10,9 @@ import pytest
 from kvsuite.cache.layout import model_layout
 from kvsuite.engine.config import EngineConfig
 from kvsuite.engine.registry import open_engine
-from kvsuite.trace.model import ABSENT, RequestId, Trace, TraceSource
+from kvsuite.replay.batch import SchedulerConfig
+from kvsuite.replay.driver import Replay, replay
+from kvsuite.trace.model import ABSENT, ForkKind, RequestId, Trace, TraceSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,3 +75,32 @@ def make_engine() -> Callable[..., Engine]:
         return open_engine(name, EngineConfig(model_layout("tiny"), block_size, num_blocks, **options))
 
     return build
+
+
+@pytest.fixture
+def short_life(make_trace: Callable[..., Trace]) -> Trace:
+    """Two requests of three blocks of 16, a fork of the first, and a third request that comes later."""
+    child = {"prompt_tokens": 40, "output_tokens": 4, "parent": 0, "fork_kind": ForkKind.SAMPLE}
+    return make_trace(
+        {"prompt_tokens": 40, "output_tokens": 4},
+        {"prompt_tokens": 35, "output_tokens": 6},
+        {**child, "fork_at": 40},
+        {"prompt_tokens": 20, "output_tokens": 3, "arrival_us": 150_000},
+    )
+
+
+@pytest.fixture
+def drive(short_life: Trace) -> Callable[..., Replay]:
+    """Take the short life through an engine of the given class, in 16 blocks of 16 tokens."""
+
+    def run(
+        engine_type: Callable[[EngineConfig], Engine],
+        *,
+        read_all: bool = False,
+        max_step_tokens: int = 8192,
+    ) -> Replay:
+        config = EngineConfig(model_layout("tiny"), block_size=16, num_blocks=16)
+        scheduler = SchedulerConfig(max_sequences=16, max_step_tokens=max_step_tokens)
+        return replay(short_life, engine_type(config), scheduler=scheduler, read_all=read_all)
+
+    return run

@@ -5,6 +5,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
@@ -171,6 +172,13 @@ def test_what_ran_is_said(page: Any) -> None:
     assert "max_sequences 4" in text
     assert "1 golden compared" in text
     assert "pytest --engine <toy>" in text
+
+
+def test_rows_that_an_overlay_added_were_not_read(build: Any, parse: Any) -> None:
+    """5 rows read are 3 kept and 2 dropped; with 2 added 5 requests were asked for."""
+    asked = msgspec.structs.replace(build.trace(), requests=5)
+    page = parse(page_text(build_view(build.record(asked))))
+    assert "5 = 3 kept + 2 dropped (zero output), 2 added" in page.text("what-ran")
 
 
 def test_the_closing_table_adds_up_to_the_pool(page: Any) -> None:

@@ -102,6 +102,21 @@ def test_a_good_run_says_what_it_did(build: Any) -> None:
     assert verdict.details == ("1 ledger closes at every one of 3 steps", "1,234 tokens read back as written")
 
 
+def test_goldens_that_pass_with_a_difference_are_counted(build: Any) -> None:
+    goldens = [build.golden(name, "footprint") for name in "ab"] + [build.golden("d", "unblessed")]
+    verdict = build_view(build.record(*goldens, build.golden("e"))).verdict
+    assert verdict.status == "good"
+    assert verdict.details == ("2 goldens with another footprint", "1 golden not yet accepted")
+
+
+def test_a_golden_is_told_once(build: Any) -> None:
+    golden = build.golden("a", "drift")
+    told = build.case("a", "failed", message=f"golden drift {golden.path}: step 4\n  - [4, 4]")
+    assert build_view(build.record(golden, told)).cases[0].message == ""
+    other = build.case("a", "failed", message="closure at step 3: 4 bytes are missing")
+    assert build_view(build.record(golden, other)).cases[0].message == other.message
+
+
 @pytest.mark.parametrize(
     ("lines", "headline"),
     [

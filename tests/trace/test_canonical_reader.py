@@ -141,7 +141,7 @@ def test_the_block_size_that_a_header_leaves_open_is_asked_for(put_rows: Callabl
             [PARENT, {**CHILD, "hash_ids": [1, 2, 3]}],
             r"request c @ line 3: .*its parent's",
         ),
-        ({}, [PARENT, PARENT], r"request id p stands twice"),
+        ({}, [PARENT, PARENT], r"request p @ line 3: its id stands twice"),
         (
             {"block_size": 4, "tail": "floor"},
             [{**ROW, "hash_ids": [1, 2, 3]}],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pytest
 from kvsuite.errors import AmbiguousTrace, TraceError
 from kvsuite.trace.load import LengthSummary, load_trace, summarize
 from kvsuite.trace.model import TraceSource
+from kvsuite.trace.readers import source
 from kvsuite.trace.readers.registry import READERS, detect, format_names, reader_named
 from kvsuite.trace.readers.source import Reader, open_trace_file
 from kvsuite.trace.rows import Row, trace_of
@@ -45,6 +47,58 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 def test_a_folder_is_not_a_trace(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"cannot read .*directory"):
         load_trace(tmp_path)
+
+
+CANONICAL = b'{"schema":"kvsuite.trace","version":1}\n'
+ROW = b'{"timestamp":0,"input_length":1,"output_length":1}\n'
+NOT_EVEN_TEXT: dict[str, tuple[bytes, str]] = {
+    "utf-16": (VIDUR.encode("utf-16"), "UTF-16 or UTF-32 text; write it as UTF-8"),
+    "utf-32": (VIDUR.encode("utf-32"), "UTF-16 or UTF-32 text; write it as UTF-8"),
+    "CR alone": (VIDUR.replace("\n", "\r").encode(), "no known format starts with 'arrived_at"),
+    "deep": (b"[" * 200_000, r"no known format starts with '\[\[\["),
+    "deep row": (
+        CANONICAL + ROW[:-2] + b',"obs":' + b"[" * 10**5 + b"]" * 10**5 + b"}\n",
+        "line 2 .*too deep",
+    ),
+    "exponent": (
+        CANONICAL + ROW + ROW.replace(b":0", b":1e" + b"9" * 20),
+        "line 3 .* number is out of range",
+    ),
+    "digits": (CANONICAL + ROW.replace(b":0", b":" + b"9" * 10**5), "line 2 is not JSON .*out of range"),
+    "key twice": (
+        CANONICAL + ROW[:-2] + b',"timestamp":4}\n',
+        "key timestamp stands 2 times @ line 2: keep one",
+    ),
+    "header key twice": (CANONICAL[:-2] + b',"version":1}\n' + ROW, "key version stands 2 times @ line 1"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_EVEN_TEXT)
+def test_what_no_decoder_takes_is_refused_with_its_place(name: str, put: Callable[..., Path]) -> None:
+    content, says = NOT_EVEN_TEXT[name]
+    path = put(content)
+    with pytest.raises(TraceError, match=says) as caught:
+        load_trace(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_value_that_reads_like_a_key_is_no_second_key(put: Callable[..., Path]) -> None:
+    path = put(CANONICAL + ROW[:-2] + b',"request_id":"timestamp","obs":{"timestamp":5}}\n')
+    assert load_trace(path).request_ids == ("timestamp",)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_more_text_than_a_trace_may_hold_is_refused(
+    packed: bool, put: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand equal rows compress to a few hundred bytes."""
+    monkeypatch.setattr(source, "MAX_TRACE_BYTES", 100_000)
+    text = CANONICAL + ROW * 10_000
+    path = put(gzip.compress(text) if packed else text)
+    with pytest.raises(
+        TraceError, match="more than 100000 bytes of text; cut it into files of fewer requests"
+    ):
+        load_trace(path)
 
 
 UNPRIVILEGED = """

@@ -86,7 +86,7 @@ def test_a_row_shows_absent_as_none() -> None:
         ({"node_offsets": np.array([0, 2, 2, 4, 3])}, "node_offsets"),
         ({"rows_read": 5}, "5 rows read and 0 added, but 4 kept"),
         ({"rows_added": 1}, "4 rows read and 1 added, but 4 kept"),
-        ({"request_ids": ("a", "b", "b", "c")}, "request id b stands twice"),
+        ({"request_ids": ("a", "b", "b", "c")}, r"request b \(row 2\): its id stands twice"),
     ],
 )
 def test_columns_that_contradict_each_other_are_refused(columns: dict[str, Any], message: str) -> None:

@@ -130,6 +130,10 @@ def test_what_was_added_survives_a_file(tmp_path: Path) -> None:
         ("fork:every", "cannot read 'every'"),
         ("cancel:every=2.5", "cannot read 'every=2.5'"),
         ("cap:every=2", "tokens is missing"),
+        ("cancel:every=1,every=2", "every stands twice"),
+        ("cancel:every=9999999999999999", "cannot read 'every=9999999999999999'"),
+        ("fork:every=1,n=4097", "n is 4097, at most 4096 children a request"),
+        ("beam:every=1,width=100000", "width is 100000, at most 4096"),
     ],
 )
 def test_rules_that_cannot_be_read_say_what_they_take(rule: str, message: str) -> None:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from kvsuite.trace.writer import canonical_lines, export_mooncake, mooncake_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from kvsuite.trace.rows import Tail
     from kvsuite.trace.trie import RawId
@@ -147,6 +147,15 @@ try:
 except TraceError as error:
     print(error)
 """
+
+
+@pytest.mark.parametrize("name", ["", ".", "folder"])
+def test_a_folder_is_no_file_to_write(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TraceError, match="it is a folder; name a file"):
+        write_trace(plain(), Path(name))
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
 def test_a_full_disk_leaves_the_older_file_and_no_part(put: Callable[..., Path]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from decimal import Decimal
+from collections import Counter
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
@@ -22,6 +24,7 @@ RowT = TypeVar("RowT", bound=msgspec.Struct)
 EXTENSION = "x_"
 """Keys that start so are anyone's, and are read past."""
 
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, InvalidOperation, RecursionError)
 _PLACE = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _EXPECTED = re.compile(r"^Expected `(?P<expected>[^`]+)`(?P<bound> [<>]=? \S+)?(?:, got `[^`]+`)?$")
 _KEY = re.compile(r"^Object (?P<state>contains unknown|missing required) field `(?P<key>[^`]+)`$")
@@ -42,6 +45,7 @@ def decode_rows(
     **Raises:** `TraceError` for a line that is not JSON, is cut off, or does not have the shape of a row.
     """
     decoder = msgspec.json.Decoder(row_type, float_hook=Decimal)
+    keys = [f'"{name}"'.encode() for name in row_type.__struct_fields__]
     numbers: list[int] = []
     rows: list[RowT] = []
     for number, line in lines:
@@ -49,10 +53,13 @@ def decode_rows(
             row = decoder.decode(line)
         except msgspec.ValidationError:
             row = _decode_extended(line, row_type, number)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            _refuse_json(file, number, error)
+        except _NOT_JSON as error:
+            _refuse_json(error, number, file)
         numbers.append(number)
         rows.append(row)
+        for key in keys:
+            if line.count(key) > 1:
+                _check_keys_are_distinct(line, number)
     for name in times:
         _check_times(name, numbers, [getattr(row, name) for row in rows])
     for name in optional_times:
@@ -70,6 +77,7 @@ def decode_object(line: bytes, row_type: type[RowT], number: int) -> RowT:
 
     **Raises:** `TraceError` as `decode_rows`.
     """
+    _check_keys_are_distinct(line, number)
     try:
         return msgspec.json.decode(line, type=row_type)
     except msgspec.ValidationError:
@@ -77,7 +85,10 @@ def decode_object(line: bytes, row_type: type[RowT], number: int) -> RowT:
 
 
 def _decode_extended(line: bytes, row_type: type[RowT], number: int) -> RowT:
-    found: Any = msgspec.json.Decoder(float_hook=Decimal).decode(line)
+    try:
+        found: Any = msgspec.json.Decoder(float_hook=Decimal).decode(line)
+    except _NOT_JSON as error:
+        _refuse_json(error, number)
     if isinstance(found, dict):
         found = {key: value for key, value in found.items() if not key.startswith(EXTENSION)}
     try:
@@ -105,10 +116,27 @@ def _value_text(found: Any, path: str) -> str:
     return msgspec.json.Encoder(decimal_format="number").encode(found).decode()[:40]
 
 
-def _refuse_json(file: TraceFile, number: int, error: Exception) -> NoReturn:
-    if number == file.data.count(b"\n") + 1 and not file.ends_with_newline:
+def _check_keys_are_distinct(line: bytes, number: int) -> None:
+    def check(pairs: list[tuple[str, object]]) -> None:
+        found = Counter(key for key, _ in pairs)
+        for key, count in found.items():
+            if count > 1:
+                raise TraceError(
+                    f"key {key} stands {count} times @ line {number}: keep one; correct the line"
+                )
+
+    try:
+        json.loads(line, object_pairs_hook=check)
+    except (ValueError, RecursionError) as error:
+        _refuse_json(error, number)
+
+
+def _refuse_json(error: Exception, number: int, file: TraceFile | None = None) -> NoReturn:
+    if file is not None and number == file.data.count(b"\n") + 1 and not file.ends_with_newline:
         cut_off(number)
-    raise TraceError(f"line {number} is not JSON ({error}); correct or remove the line") from None
+    why = {InvalidOperation: "a number is out of range", RecursionError: "it is nested too deep"}
+    said = why.get(type(error), str(error))
+    raise TraceError(f"line {number} is not JSON ({said}); correct or remove the line") from None
 
 
 def _check_times(name: str, numbers: list[int], values: list[Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import zlib
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
+_WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
+MAX_TRACE_BYTES = 2 << 30
+"""Largest trace text; a small compressed file may hold a thousand times its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,7 @@ class TraceFile:
         """The first line as a JSON object; empty where it is none."""
         try:
             found = msgspec.json.decode(self.first_line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
@@ -98,17 +102,19 @@ class TraceFile:
 
     def source(self, format_name: str) -> TraceSource:
         """Return what a trace read from this file says of its source."""
-        return TraceSource(format=format_name, name=self.path.name, digest=self.digest)
+        name = self.path.name.encode("utf-8", "backslashreplace").decode()
+        return TraceSource(format=format_name, name=name, digest=self.digest)
 
 
 def open_trace_file(path: Path) -> TraceFile:
     """Read a file whole; gzip is recognised by its first bytes.
 
     **Raises:** `FileNotFoundError` when it is not there; `TraceError` when it cannot be read, is empty, or is
-    a damaged gzip stream.
+    a damaged gzip stream, or holds more than `MAX_TRACE_BYTES`.
     """
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as opened:
+            raw = opened.read(MAX_TRACE_BYTES + 1)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -116,6 +122,12 @@ def open_trace_file(path: Path) -> TraceFile:
             f"cannot read {path}: {error.strerror or error}; give a trace file that can be read"
         ) from error
     data = _decompressed(raw) if raw.startswith(_GZIP_MAGIC) else raw
+    if len(data) > MAX_TRACE_BYTES:
+        raise TraceError(
+            f"the file holds more than {MAX_TRACE_BYTES} bytes of text; cut it into files of fewer requests"
+        )
+    if data.startswith(_WIDE_BOMS):
+        raise TraceError("the file is UTF-16 or UTF-32 text; write it as UTF-8")
     file = TraceFile(path, data.removeprefix(_BOM), "sha256:" + hashlib.sha256(raw).hexdigest())
     if not file.first_line:
         raise TraceError("the file is empty; give a trace with requests")
@@ -124,7 +136,8 @@ def open_trace_file(path: Path) -> TraceFile:
 
 def _decompressed(raw: bytes) -> bytes:
     try:
-        return gzip.decompress(raw)
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
+            return stream.read(MAX_TRACE_BYTES + 1)
     except EOFError:
         raise TraceError("the gzip stream is cut off; fetch or write the file again") from None
     except (OSError, zlib.error) as error:

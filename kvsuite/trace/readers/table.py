@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 
 def column_names(line: bytes) -> tuple[str, ...]:
-    """Return the cells of a header line, without blanks around them."""
+    """Return the cells of a header line, without blanks around them; none where it is no line of CSV."""
     text = line.decode("utf-8", errors="replace")
-    return tuple(cell.strip() for cell in next(csv.reader([text]), []))
+    try:
+        return tuple(cell.strip() for cell in next(csv.reader([text]), []))
+    except csv.Error:
+        return ()
 
 
 def read_columns(
