@@ -6,11 +6,11 @@ import json
 import shutil
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-    import pytest
 
 ACME = "--engine=acme"
 
