@@ -23,20 +23,50 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from kvsuite.engine.verbs import (
+    SupportsBudget,
+    SupportsFork,
+    SupportsGauges,
+    SupportsMemory,
+    SupportsResetCache,
+    SupportsSlots,
+    SupportsTransfers,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kvsuite.engine.snapshot import (
-        Budget,
-        Gauges,
-        Int64Array,
-        MemoryClaim,
         PoolKey,
         PoolSnapshot,
         PoolSpec,
     )
     from kvsuite.trace.model import RequestId
     from kvsuite.trace.tokens import TokenRun
+
+
+__all__ = [
+    "NO_OPS",
+    "Admission",
+    "BlockCopy",
+    "Capability",
+    "Engine",
+    "EngineSpec",
+    "Observation",
+    "Ops",
+    "Refusal",
+    "RefusalReason",
+    "Release",
+    "RequestEngine",
+    "SupportsBudget",
+    "SupportsFork",
+    "SupportsGauges",
+    "SupportsMemory",
+    "SupportsResetCache",
+    "SupportsSlots",
+    "SupportsTransfers",
+    "Transfer",
+]
 
 
 class Capability(enum.Enum):
@@ -235,88 +265,6 @@ class Engine(Protocol):
 
     def snapshot(self, since: int | None = None) -> tuple[PoolSnapshot, ...]:
         """Return every pool as it stands; with ``since``, a revision, optionally only what changed."""
-        ...
-
-
-@runtime_checkable
-class SupportsFork(Protocol):
-    """The verb behind `Capability.FORK`."""
-
-    def fork(self, parent_id: RequestId, child_id: RequestId) -> bool:
-        """Make ``child_id`` a sequence that shares every block of ``parent_id``; False: refused."""
-        ...
-
-
-@runtime_checkable
-class SupportsMemory(Protocol):
-    """The verb behind `Capability.MEMORY`."""
-
-    def memory(self) -> MemoryClaim:
-        """Return the storages held and what the engine says is cache."""
-        ...
-
-
-@runtime_checkable
-class SupportsGauges(Protocol):
-    """The verb behind `Capability.GAUGES`."""
-
-    def gauges(self) -> tuple[Gauges, ...]:
-        """Return what the engine reports of each pool now."""
-        ...
-
-
-@runtime_checkable
-class SupportsBudget(Protocol):
-    """The verb behind `Capability.BUDGET`."""
-
-    def budget(self) -> Budget:
-        """Return how the pools came to their size."""
-        ...
-
-
-@runtime_checkable
-class SupportsTransfers(Protocol):
-    """The verbs behind `Capability.HOST_TIER`."""
-
-    def transfer_done(self, ref: int, ok: bool) -> None:
-        """Learn that a transfer has ended; ``ok`` says whether the target holds the content."""
-        ...
-
-    def tick(self, now_us: int) -> None:
-        """Learn the time: transfers past their deadline count as failed, whatever is answered later."""
-        ...
-
-    def forget(self, request_id: RequestId) -> None:
-        """Learn that a waiting request, refused or preempted, will not be asked for again.
-
-        Nothing may stay held for it in any tier once the transfers under way have ended. For a request of
-        which nothing is held this does nothing.
-        """
-        ...
-
-
-@runtime_checkable
-class SupportsSlots(Protocol):
-    """The verbs behind `Capability.SLOTS`: one int64 array a pool, in the order of the spec.
-
-    A slot is what the attention kernel is given, ``kernel block * its size + offset``, in token order.
-    """
-
-    def read_slots(self, request_id: RequestId) -> tuple[Int64Array, ...]:
-        """Return the slots of every token a sequence still holds; what a window let go of is left out."""
-        ...
-
-    def write_slots(self, request_id: RequestId) -> tuple[Int64Array, ...]:
-        """Return the slots of the tokens a sequence was given since the last step was launched."""
-        ...
-
-
-@runtime_checkable
-class SupportsResetCache(Protocol):
-    """The verb behind `Capability.RESET_CACHE`."""
-
-    def reset_cache(self) -> bool:
-        """Forget every cached block; False: refused because sequences are live."""
         ...
 
 

@@ -91,10 +91,10 @@ class HeadsDividedToNone(_Mispriced):
     """Heads of a rank are heads divided by ranks, which is none where ranks outnumber heads."""
 
     def token_bytes(self, layout: Layout) -> int:
-        """Divide the whole token by the ranks, rounding heads down."""
+        """Divide the whole token by the ranks, rounding heads down; a declared 0 would be refused at once."""
         whole = replace(layout, tp_size=1, tp_rank=0)
         heads = layout.streams[0].heads
-        return whole.bytes_per_token * (heads // layout.tp_size) // heads
+        return max(1, whole.bytes_per_token * (heads // layout.tp_size) // heads)
 
 
 @mutant(

@@ -140,7 +140,12 @@ def test_options_reach_the_engine_and_the_scheduler(kvsuite: Callable[..., Ran],
     # 4 layers of k and v, 1 of 2 heads on this rank, 8 elements of 2 bytes
     assert ledger.pool.bytes_per_token == 4 * 2 * 1 * 8 * 2
     assert ledger.pool.num_blocks == 16 * 2**20 // (8 * 128)
-    assert ledger.recipe == {"max_sequences": 7, "max_step_tokens": 512, "step_us": 200_000}
+    assert ledger.recipe == {
+        "max_sequences": 7,
+        "max_step_tokens": 512,
+        "step_us": 200_000,
+        "lookahead_tokens": 0,
+    }
     assert ledger.step_us == 200_000
     assert (ledger.totals["hit"], ledger.peaks["running"]) == (0, 7)
     assert (trace.requests, trace.cancels) == (20, 4)

@@ -80,7 +80,8 @@ def forked(engine: ReferenceEngine) -> None:
 class TestTable:
     def test_every_mutant_opens_under_its_name_and_says_what_is_wrong(self) -> None:
         for name, mutant in MUTANTS.items():
-            assert open_mutant(name).spec.name == f"mutant:{name}"
+            config = EngineConfig(model_layout("tiny"), 16, 64, max_model_tokens=256)
+            assert open_engine(f"mutant:{name}", config).spec.name == f"mutant:{name}"
             assert mutant.fault.endswith(".")
             assert "\n" not in mutant.fault
             assert mutant.shown_by
@@ -304,13 +305,15 @@ class TestBehaviour:
         assert tuple(found) == hits
 
 
+QUIET_MODULES = ("kvsuite.mutants.behaviour", "kvsuite.mutants.content", "kvsuite.mutants.misreports")
 PROVOKED_WHEN_BUSY = {"keys-without-content", "late-block"}
 
 
 def test_a_fault_that_is_not_provoked_shows_nothing() -> None:
     expected = busy(open_mutant("reference"))
     for name, mutant in MUTANTS.items():
-        if mutant.category is None and name not in PROVOKED_WHEN_BUSY:
+        quiet = getattr(mutant.factory, "__module__", "") in QUIET_MODULES
+        if quiet and mutant.category is None and name not in PROVOKED_WHEN_BUSY:
             seen = busy(open_mutant(name))
             assert seen.request_ids == expected.request_ids
             for column in ("lengths", "table_offsets", "cached"):

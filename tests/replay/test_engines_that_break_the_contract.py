@@ -102,7 +102,7 @@ NO_ANSWERS: dict[str, tuple[str, Any, str]] = {
     "extend five": ("extend", 5, "with 5, expected True or False"),
     "fork none": ("fork", None, "fork of r0 at step 0 with None, expected True or False"),
     "ops none": ("take_ops", None, "with None, expected an Ops"),
-    "ops list": ("take_ops", lambda ops: replace(ops, copies=[]), "expected an Ops of two tuples"),
+    "ops list": ("take_ops", lambda ops: replace(ops, copies=[]), "expected an Ops of three tuples"),
     "copy past the pool": ("take_ops", Ops((BlockCopy(POOL, 0, 16, 1, R0),)), "a BlockCopy within"),
     "copy before it": ("take_ops", Ops((BlockCopy(POOL, -1, 0, 1, R0),)), "a BlockCopy within"),
     "copy past a block": ("take_ops", Ops((BlockCopy(POOL, 0, 1, 17, R0),)), "a BlockCopy within"),
