@@ -24,13 +24,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from kvsuite.engine.verbs import (
-    SupportsBudget,
-    SupportsFork,
-    SupportsGauges,
-    SupportsMemory,
-    SupportsResetCache,
-    SupportsSlots,
-    SupportsTransfers,
+    SupportsBudget as SupportsBudget,
+    SupportsFork as SupportsFork,
+    SupportsGauges as SupportsGauges,
+    SupportsMemory as SupportsMemory,
+    SupportsResetCache as SupportsResetCache,
+    SupportsSlots as SupportsSlots,
+    SupportsTransfers as SupportsTransfers,
 )
 
 if TYPE_CHECKING:
@@ -43,30 +43,6 @@ if TYPE_CHECKING:
     )
     from kvsuite.trace.model import RequestId
     from kvsuite.trace.tokens import TokenRun
-
-
-__all__ = [
-    "NO_OPS",
-    "Admission",
-    "BlockCopy",
-    "Capability",
-    "Engine",
-    "EngineSpec",
-    "Observation",
-    "Ops",
-    "Refusal",
-    "RefusalReason",
-    "Release",
-    "RequestEngine",
-    "SupportsBudget",
-    "SupportsFork",
-    "SupportsGauges",
-    "SupportsMemory",
-    "SupportsResetCache",
-    "SupportsSlots",
-    "SupportsTransfers",
-    "Transfer",
-]
 
 
 class Capability(enum.Enum):
