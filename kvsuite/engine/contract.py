@@ -25,11 +25,23 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from kvsuite.engine.verbs import (
     SupportsBudget as SupportsBudget,
+)
+from kvsuite.engine.verbs import (
     SupportsFork as SupportsFork,
+)
+from kvsuite.engine.verbs import (
     SupportsGauges as SupportsGauges,
+)
+from kvsuite.engine.verbs import (
     SupportsMemory as SupportsMemory,
+)
+from kvsuite.engine.verbs import (
     SupportsResetCache as SupportsResetCache,
+)
+from kvsuite.engine.verbs import (
     SupportsSlots as SupportsSlots,
+)
+from kvsuite.engine.verbs import (
     SupportsTransfers as SupportsTransfers,
 )
 
