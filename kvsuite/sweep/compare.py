@@ -19,6 +19,7 @@ import numpy as np
 
 from kvsuite.engine.config import EngineConfig
 from kvsuite.engine.contract import RefusalReason
+from kvsuite.engine.guard import GuardedEngine
 from kvsuite.engine.registry import open_engine
 from kvsuite.errors import ConfigError, EngineError
 from kvsuite.record.schema import ComparisonLine, ComparisonRow
@@ -138,7 +139,7 @@ def held_at_once(comparison: Comparison, engine: str) -> int:
     of all.
     """
     trace, lengths = comparison.trace, comparison.lengths.tolist()
-    opened = comparison.open(engine, trace, len(trace) * comparison.max_tokens)
+    opened = GuardedEngine(comparison.open(engine, trace, len(trace) * comparison.max_tokens))
     for index, length in enumerate(lengths):
         admission = opened.admit(
             trace.request_ids[index], TokenRun(trace.content(index), 0, length), first_chunk_tokens=length

@@ -139,6 +139,18 @@ def test_an_installed_engine_never_replaces_a_built_in_one(install: Install, mak
         ("AcmeEngine = 3\n", "AcmeEngine", "is a int, expected a callable"),
         ("AcmeEngine = object\n", "Missing", "cannot be loaded: AttributeError"),
         ("AcmeEngine = lambda config: 3\n", "AcmeEngine", r"\(int\) lacks spec, admit, extend"),
+        ("raise SystemExit(0)\n", "AcmeEngine", "cannot be loaded: SystemExit: 0"),
+        (
+            "def AcmeEngine(config): raise KeyError(5)\n",
+            "AcmeEngine",
+            "'odd' raised KeyError when it was opened",
+        ),
+        (
+            GOOD + "    spec = property(lambda self: 1 // 0)\n",
+            "AcmeEngine",
+            "raised ZeroDivisionError when asked",
+        ),
+        (GOOD + "    spec = 'me'\n", "AcmeEngine", "spec of AcmeEngine is 'me', expected an EngineSpec"),
     ],
 )
 def test_what_is_not_an_engine_is_refused(

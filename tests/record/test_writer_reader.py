@@ -5,6 +5,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from kvsuite.errors import RecordError
@@ -267,6 +268,13 @@ def test_a_damaged_middle_line_is_an_error_in_a_partial_file_too(tmp_path: Path)
         read_record(partial_path(path))
 
 
+def test_bytes_of_file_names_that_are_no_text_are_written_as_escapes(tmp_path: Path) -> None:
+    broken = msgspec.structs.replace(HEADER, command=["kvsuite", "replay", os.fsdecode(b"\xffa.csv")])
+    record = read_record(write(tmp_path / "run.jsonl", [broken, CASE]))
+    assert record.header.command == ["kvsuite", "replay", "\\udcffa.csv"]
+    assert record.cases == (CASE,)
+
+
 @pytest.mark.parametrize("cut", [None, "header", "end"], ids=["whole", "without-newline", "without-end"])
 def test_a_missing_end_says_cut_short(tmp_path: Path, cut: str | None) -> None:
     path = write(tmp_path / "run.jsonl", [HEADER, CASE])
@@ -303,6 +311,7 @@ def test_a_newer_minor_version_is_read_while_nothing_in_it_is_unknown(tmp_path: 
     ("old", "new", "place"),
     [
         (b'"num_blocks":4', b'"num_blocks":"4"', r"expected `int`, got `str` @ line 2 \$\.pool\.num_blocks"),
+        (b'"num_blocks":4', b'"num_blocks":0', r"expected `int` >= 1 @ line 2 \$\.pool\.num_blocks"),
         (b'"rows":[[1,null]', b'"rows":[[1,0.5]', r"@ line 2 \$\.rows\[0\]\[1\]"),
         (b'"rows":[[1,null]', b'"rows":[[1]', r"1 values for 2 columns @ line 2 \$\.rows\[0\]"),
         (b'"steps":[0,1]', b'"steps":[0]', r"2 rows for 1 steps @ line 2 \$\.rows"),

@@ -181,6 +181,13 @@ def test_rows_that_an_overlay_added_were_not_read(build: Any, parse: Any) -> Non
     assert "5 = 3 kept + 2 dropped (zero output), 2 added" in page.text("what-ran")
 
 
+def test_a_recipe_that_one_ledger_alone_has_is_no_error(build: Any, parse: Any) -> None:
+    ledgers = (build.ledger(), build.ledger(case="d", recipe={"max_sequences": 4}))
+    lines = [build.engine(), build.trace(), *ledgers, build.content(), build.content("d")]
+    page = parse(page_text(build_view(build.record(*lines))))
+    assert "step_us differs by case" in page.text("what-ran")
+
+
 def test_the_closing_table_adds_up_to_the_pool(page: Any) -> None:
     """Row 1 of the hand-made ledger: 90 + 30 + 40 + 160 bytes and 16 of padding."""
     text = page.text("ledger-c-toy-churn-device-g0-r0")
