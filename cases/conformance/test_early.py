@@ -203,6 +203,29 @@ def test_quarantine_ends_with_the_last_step_in_flight(kv_scene: Callable[..., Sc
 
 
 @in_flight
+@pytest.mark.requires(Capability.PREEMPTION)
+@pytest.mark.parametrize("reason", REASONS, ids=[reason.value for reason in REASONS])
+def test_one_request_leaves_twice_with_a_step_in_flight(
+    kv_scene: Callable[..., Scene], reason: Release
+) -> None:
+    """Preempted, resumed and gone again while step 0 runs: what it left first is still step 0's."""
+    scene = kv_scene(block_size=B, num_blocks=NUM_BLOCKS)
+    scene.admit("a", B)
+    scene.launch()
+    scene.release("a", Release.PREEMPT)
+    assert scene.admit("a", B + 1).accepted
+    scene.launch()
+    scene.release("a", reason)
+    assert scene.admit("b", room_tokens(scene)).accepted
+    scene.launch()
+    for _ in range(3):
+        scene.settle()
+    scene.step()
+    scene.drain()
+    scene.judge()
+
+
+@in_flight
 def test_a_shared_block_outlives_the_one_who_left(kv_scene: Callable[..., Scene]) -> None:
     """Parent and child in flight, the parent released: what they share stays the child's."""
     scene = kv_scene(block_size=B, num_blocks=NUM_BLOCKS)

@@ -91,6 +91,24 @@ def test_leaving_at_any_point_is_finishing_there(
         raise_violations(list(agree("cancelled", f"{reason.value} and finish", one, other)))
 
 
+@pytest.mark.requires(Capability.LOOKAHEAD, Capability.PREEMPTION)
+@pytest.mark.parametrize("ahead", [1, B + 1])
+@pytest.mark.parametrize("reason", LEAVING, ids=[reason.value for reason in LEAVING])
+def test_drafts_that_no_step_settled_leave_too(
+    kv_scene: Callable[..., Scene], reason: Release, ahead: int
+) -> None:
+    """It leaves in the step that took blocks for its drafts: those come back with the rest."""
+    scene = kv_scene(block_size=B, num_blocks=NUM_BLOCKS)
+    ahead = min(ahead, scene.engine.snapshot()[0].lookahead_tokens)
+    assert scene.admit("a", B - 1).accepted
+    scene.step()
+    assert scene.extend("a", lookahead=ahead)
+    scene.release("a", reason)
+    scene.step()
+    scene.drain()
+    scene.judge()
+
+
 def test_a_waiting_request_that_is_cancelled_leaves_nothing(kv_scene: Callable[..., Scene]) -> None:
     """It came when the pool was full, and never had a block: no trace of it, then or later."""
     scene = kv_scene(block_size=B, num_blocks=NUM_BLOCKS)

@@ -12,7 +12,7 @@ import pytest
 
 from kvsuite.engine.contract import Capability, Release
 from kvsuite.ledger.invariants import raise_violations
-from kvsuite.ledger.prefix_keys import hit_unit, map_fits
+from kvsuite.ledger.prefix_keys import cached_full, hit_unit, map_fits
 from kvsuite.ledger.tracker import PoolTracker, StepFacts
 from kvsuite.replay.asker import Asker
 from kvsuite.trace.model import RequestId
@@ -88,6 +88,24 @@ def test_dropped_before_it_is_computed(kv_scene: Callable[..., Scene], reason: R
     play.step()
     play.end()
     assert found == 0
+
+
+@pytest.mark.parametrize("reason", list(Release), ids=[reason.value for reason in Release])
+@pytest.mark.parametrize("extra", [-1, 0, 1])
+def test_a_part_full_block_is_never_cached(
+    kv_scene: Callable[..., Scene], extra: int, reason: Release
+) -> None:
+    """The first to come, and gone after one step: at most floor(n / b) blocks of any pool are cached."""
+    play = Asker(kv_scene(block_size=B, num_blocks=NUM_BLOCKS))
+    tokens = 2 * play.unit + extra
+    play.ask("a", play.scene.prompts.of(("words", tokens)), tokens)
+    play.step()
+    play.release("a", reason)
+    play.step()
+    engine = play.scene.engine
+    for pool, snapshot in zip(engine.spec.pools, engine.snapshot(), strict=True):
+        play.scene.violations += cached_full(pool, len(snapshot.cached), tokens, play.scene.step_number)
+    play.end()
 
 
 @pytest.mark.requires(Capability.CHUNKED_PREFILL)

@@ -82,6 +82,32 @@ def test_a_failed_load_is_never_a_hit(kv_scene: Callable[..., Scene], how: str) 
     end(scene)
 
 
+def test_a_late_answer_ends_no_other_transfer(kv_scene: Callable[..., Scene]) -> None:
+    """Two loads expire, two others begin, and then the first are answered: the others are still under way."""
+    scene = kv_scene(block_size=B, num_blocks=NUM_BLOCKS)
+    for prompt in ("a", "b"):
+        store(scene, prompt, 2 * B + 1)
+    evict(scene)
+    assert scene.admit("again a", 2 * B + 1, content=of(scene, "a")).refusal is not None
+    late = begin(scene)
+    scene.tick(NEVER_US)
+    scene.transfers.clear()
+    assert scene.admit("again b", 2 * B + 1, content=of(scene, "b")).refusal is not None
+    under_way = begin(scene)
+    assert len(late) == len(under_way) == 2
+    scene.transfers[:0] = late
+    for transfer in late:
+        scene.acknowledge(transfer, ok=False)
+    judge_pins(scene)
+    for transfer in under_way:
+        scene.acknowledge(transfer)
+    admission = ask(scene, "again b", "b", 2 * B + 1)
+    scene.step()
+    scene.judge()
+    assert admission.hit_tokens == 2 * B
+    end(scene)
+
+
 @pytest.mark.parametrize("how", ["failed", "expired"])
 def test_a_failed_store_leaves_no_copy(kv_scene: Callable[..., Scene], how: str) -> None:
     """What never reached the host is not found there."""

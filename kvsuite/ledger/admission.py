@@ -124,6 +124,21 @@ def promise(offer: Offer) -> Iterator[Violation]:
         )
 
 
+def chunk_granted(
+    spec: PoolSpec, name: str, prompt_tokens: int, held_tokens: int, granted: bool, step: int
+) -> Iterator[Violation]:
+    """Yield a refused chunk of a prompt that was admitted whole while nobody decodes (I6).
+
+    Its ``ceil(n / b)`` blocks were there when it was admitted, and only admissions have taken blocks since.
+    """
+    if not granted:
+        message = (
+            f"{name} was admitted whole and is refused a chunk at {held_tokens} of {prompt_tokens} tokens: "
+            "its blocks were promised to it, and another prompt was admitted on them"
+        )
+        yield Violation("promise", step, str(spec.key), message)
+
+
 def told_and_taken(refused: Offer, accepted: Offer) -> Iterator[Violation]:
     """Yield where one prompt was told another need than it then took, hits alike (vllm #8824)."""
     assert refused.admission.refusal is not None

@@ -102,6 +102,20 @@ def map_fits(pool: PoolSpec, found_blocks: int, step: int) -> Iterator[Violation
         yield Violation("keys", step, str(pool.key), message)
 
 
+def cached_full(pool: PoolSpec, cached_blocks: int, computed_tokens: int, step: int) -> Iterator[Violation]:
+    """Yield when more blocks are cached than one sequence of ``computed_tokens`` has filled.
+
+    ``|C| <= floor(n / b)``: only a full block has a key, and without one its content cannot be found.
+    """
+    full = computed_tokens // pool.block_size
+    if cached_blocks > full:
+        message = (
+            f"{cached_blocks} blocks are cached, of which {full} were filled: a part-full one has no key, "
+            "and is free"
+        )
+        yield Violation("keys", step, str(pool.key), message)
+
+
 def shared_alike(
     pool: PoolSpec,
     tables: Mapping[RequestId, Sequence[int]],

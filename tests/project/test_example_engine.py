@@ -6,11 +6,12 @@ import importlib
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kvsuite.cache.layout import model_layout
+from kvsuite.engine import verbs
 from kvsuite.engine.config import EngineConfig
 from kvsuite.engine.contract import Capability
 from kvsuite.engine.registry import describe_engines, engine_names, open_engine
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "testing-your-engine.md").read_text(encoding="utf-8")
 (ENGINE,) = re.findall(r"^```python\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+(SCENE,) = re.findall(r"^```py\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
 (ENTRY_POINT,) = re.findall(
     r'^```toml\n\[project.entry-points."(.*?)^```$', DOCUMENT, re.MULTILINE | re.DOTALL
 )
@@ -80,6 +82,26 @@ def test_the_example_keeps_every_law_under_pressure(workload: str) -> None:
     }
     if workload == "thrash":
         assert done.timeline.pools[0].total("preempted") > 0
+
+
+@pytest.mark.usefixtures("acme")
+def test_the_scene_shown_plays_to_its_end() -> None:
+    played: dict[str, Any] = {}
+    exec(SCENE, played)
+    assert played["scene"].lifecycle == [
+        "admit a 5 -> 0 found, 5 scheduled",
+        *("launch step 0", "settle step 0"),
+        "extend a by 1 -> True",
+        *("launch step 1", "settle step 1"),
+        "release a (finish)",
+    ]
+
+
+def test_every_verb_of_a_capability_is_named() -> None:
+    protocols = [protocol for name, protocol in vars(verbs).items() if name.startswith("Supports")]
+    named = {verb for protocol in protocols for verb in vars(protocol) if not verb.startswith("_")}
+    assert "transfer_done" in named
+    assert {verb for verb in named if f"`{verb}(" not in DOCUMENT} == set()
 
 
 def test_the_deviation_shown_is_about_a_case() -> None:
