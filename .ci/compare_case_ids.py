@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 
 _COLLECT = "--collect"
+ENGINE = "--engine=reference"
+"""One engine on both sides: a checkout's specimens would add cases of their own."""
 
 
 class _Ids:
@@ -55,8 +57,8 @@ def main(wheel_python: str) -> int:
     """Collect on both sides and print how they differ."""
     checkout = Path(__file__).resolve().parents[1]
     with tempfile.TemporaryDirectory() as elsewhere:
-        ours = collected_by(sys.executable, ["cases"], checkout)
-        theirs = collected_by(wheel_python, ["--pyargs", "kvsuite.cases"], Path(elsewhere))
+        ours = collected_by(sys.executable, ["cases", ENGINE], checkout)
+        theirs = collected_by(wheel_python, ["--pyargs", "kvsuite.cases", ENGINE], Path(elsewhere))
     for where, only in (("checkout", set(ours) - set(theirs)), ("wheel", set(theirs) - set(ours))):
         for case in sorted(only):
             sys.stdout.write(f"only in the {where}: {case}\n")
