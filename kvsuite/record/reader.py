@@ -21,6 +21,7 @@ from kvsuite.record.schema import (
     GoldenLine,
     Header,
     LedgerLine,
+    MatrixLine,
     MemoryLine,
     NoteLine,
     SweepLine,
@@ -49,6 +50,7 @@ class Record:
     goldens: tuple[GoldenLine, ...] = ()
     comparisons: tuple[ComparisonLine, ...] = ()
     sweeps: tuple[SweepLine, ...] = ()
+    matrices: tuple[MatrixLine, ...] = ()
     notes: tuple[NoteLine, ...] = ()
     end: End | None = None
 
@@ -184,6 +186,7 @@ def _sorted_by_kind(path: Path, lines: list[AnyLine]) -> Record:
         goldens=of(GoldenLine),
         comparisons=of(ComparisonLine),
         sweeps=of(SweepLine),
+        matrices=of(MatrixLine),
         notes=of(NoteLine),
         end=last if isinstance(last, End) else None,
     )

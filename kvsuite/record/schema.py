@@ -7,13 +7,17 @@ Figures carry what they rest on: trace hash, effective configuration, observatio
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
+from kvsuite.record.rows import ComparisonRow as ComparisonRow
+from kvsuite.record.rows import MatrixRow as MatrixRow
+from kvsuite.record.rows import Positive as Positive
+from kvsuite.record.rows import SweepRow as SweepRow
+
 SCHEMA = "kvsuite.run"
-SCHEMA_VERSION = "1.0"
-Positive = Annotated[int, msgspec.Meta(ge=1)]
+SCHEMA_VERSION = "1.1"
 
 
 class Line(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, forbid_unknown_fields=True):
@@ -200,17 +204,6 @@ class GoldenLine(Line, tag="golden", frozen=True, kw_only=True):
     """The command that accepts what was observed."""
 
 
-class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One allocation strategy in a comparison."""
-
-    strategy: str
-    engine: str
-    reserved_tokens: int
-    payload_tokens: int
-    fragmentation_events: int
-    refused_admissions: int
-
-
 class ComparisonLine(Line, tag="comparison", frozen=True, kw_only=True):
     """Contiguous and paged allocation of one workload, with its lengths."""
 
@@ -223,33 +216,6 @@ class ComparisonLine(Line, tag="comparison", frozen=True, kw_only=True):
     caveat: str
 
 
-class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One option of a sweep: a block size or a control, or the reason it was refused."""
-
-    option: str
-    engine: str
-    block_size: Positive
-    refused: str | None = None
-    slack_share: float | None = None
-    """Slack over allocated, mean over steps."""
-    allocation_efficiency: float | None = None
-    """Payload over what sequences hold, mean over steps: the waste of a control is reservation, not slack."""
-    static_slack_share: float | None = None
-    """Slack over allocated with every request at its final length."""
-    table_bytes_peak: int | None = None
-    admitted: int | None = None
-    finished: int | None = None
-    preempted: int | None = None
-    refused_admissions: int | None = None
-    fragmentation_events: int | None = None
-    peak_payload_tokens: int | None = None
-    mean_occupancy: float | None = None
-    """Live blocks over the pool, mean over steps."""
-    mean_running: float | None = None
-    hit_tokens: int | None = None
-    steps: int | None = None
-
-
 class SweepLine(Line, tag="sweep", frozen=True, kw_only=True):
     """Block sizes and controls replayed on one trace, one pool in bytes, one layout."""
 
@@ -258,6 +224,16 @@ class SweepLine(Line, tag="sweep", frozen=True, kw_only=True):
     pool_bytes: int
     recipe: dict[str, int | str | bool]
     rows: list[SweepRow]
+
+
+class MatrixLine(Line, tag="matrix", frozen=True, kw_only=True):
+    """Every broken engine against every test function, with goldens off."""
+
+    functions: int
+    """Test functions that ran."""
+    left_out: list[str] = []
+    """Cases that did not run on every mutant, each with the reason."""
+    rows: list[MatrixRow]
 
 
 class NoteLine(Line, tag="note", frozen=True, kw_only=True):
@@ -289,6 +265,7 @@ AnyLine = (
     | GoldenLine
     | ComparisonLine
     | SweepLine
+    | MatrixLine
     | NoteLine
     | End
 )

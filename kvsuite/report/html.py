@@ -16,6 +16,7 @@ from kvsuite.report import units
 from kvsuite.report.charts import COLOURS, HATCHES
 from kvsuite.report.ledger_charts import STACK, ledger_charts
 from kvsuite.report.ledgers import DEFINITIONS, LABELS
+from kvsuite.report.matrix import survived
 from kvsuite.report.memory import closes
 from kvsuite.report.study_charts import comparison_charts, sweep_charts
 from kvsuite.report.view import build_view
@@ -122,6 +123,7 @@ def _environment() -> jinja2.Environment:
     environment.globals |= {
         "plural": units.plural,
         "closes": closes,
+        "survived": survived,
         "LABELS": LABELS,
         "DEFINITIONS": DEFINITIONS,
         "STACK": STACK,

@@ -19,6 +19,7 @@ from kvsuite.report.cases import (
     tally,
 )
 from kvsuite.report.ledgers import LedgerView, ledger_view
+from kvsuite.report.matrix import MatrixView, matrix_view
 from kvsuite.report.memory import MemoryView, bytes_reconciled, memory_views
 from kvsuite.report.studies import ComparisonView, SweepView, comparison_view, sweep_view
 from kvsuite.report.units import count, plural
@@ -63,6 +64,7 @@ class View:
     """The ledgers with pictures."""
     comparisons: tuple[ComparisonView, ...]
     sweeps: tuple[SweepView, ...]
+    matrices: tuple[MatrixView, ...]
     memory: tuple[MemoryView, ...]
     bytes_reconciled: bool
     skips: tuple[SkipGroup, ...]
@@ -111,6 +113,7 @@ def build_view(record: Record) -> View:
             for line in record.comparisons
         ),
         sweeps=tuple(sweep_view(record, line, anchors.take("sweep", line.trace)) for line in record.sweeps),
+        matrices=tuple(matrix_view(line, anchors.take("matrix", "")) for line in record.matrices),
         memory=memory,
         bytes_reconciled=bytes_reconciled(memory),
         skips=skip_groups(record),

@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from kvsuite.record.schema import SCHEMA_VERSION, AnyLine, ComparisonRow, PoolFacts, SweepRow
+from kvsuite.record.schema import SCHEMA_VERSION, AnyLine, ComparisonRow, MatrixRow, PoolFacts, SweepRow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "run-record.md").read_text(encoding="utf-8")
 LINES = get_args(AnyLine)
@@ -27,7 +27,8 @@ def test_every_field_of_every_kind_is_documented(line: type[msgspec.Struct]) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "part"), [("engine", PoolFacts), ("comparison", ComparisonRow), ("sweep", SweepRow)]
+    ("kind", "part"),
+    [("engine", PoolFacts), ("comparison", ComparisonRow), ("sweep", SweepRow), ("matrix", MatrixRow)],
 )
 def test_every_field_inside_a_line_is_documented(kind: str, part: type[msgspec.Struct]) -> None:
     missing = [field.name for field in msgspec.structs.fields(part) if f"`{field.name}`" not in section(kind)]

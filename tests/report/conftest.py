@@ -17,6 +17,7 @@ from kvsuite.record.schema import (
     GoldenLine,
     Header,
     LedgerLine,
+    MatrixLine,
     MemoryLine,
     NoteLine,
     PoolFacts,
@@ -232,6 +233,7 @@ class Builder:
             goldens=of(GoldenLine),
             comparisons=of(ComparisonLine),
             sweeps=of(SweepLine),
+            matrices=of(MatrixLine),
             notes=of(NoteLine),
             end=None if cut else end,
         )
