@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvsuite.cache.layout import model_layout
+from kvsuite.engine.config import EngineConfig
 from kvsuite.engine.contract import Capability, Release
-from kvsuite.trace.model import RequestId
+from kvsuite.engine.registry import open_engine as open_any
+from kvsuite.ledger.invariants import slack_outside_bound
+from kvsuite.trace.model import RequestId, TraceSource
+from kvsuite.trace.rows import Row, trace_of
 from kvsuite.trace.tokens import TokenContent, TokenRun
 
 if TYPE_CHECKING:
@@ -18,7 +24,7 @@ if TYPE_CHECKING:
     from kvsuite.engine.contract import Engine
     from kvsuite.plugin.replays import EngineOpener
 
-pytestmark = pytest.mark.requires(Capability.PAGED)
+paged = pytest.mark.requires(Capability.PAGED)
 
 
 def slack_of(engine: Engine, tokens: int) -> int:
@@ -34,6 +40,7 @@ def slack_of(engine: Engine, tokens: int) -> int:
     return len(snapshot.table(0)) * spec.block_size - tokens
 
 
+@paged
 def test_slack_stays_below_one_block(open_engine: EngineOpener, summary_line: Callable[[str], None]) -> None:
     """The named case: n in {1, 15, 16, 17, 63} at b = 16 leaves {15, 1, 0, 15, 1} slots empty."""
     engine = open_engine(block_size=16, num_blocks=8)
@@ -41,6 +48,7 @@ def test_slack_stays_below_one_block(open_engine: EngineOpener, summary_line: Ca
     summary_line("PASS: tail slack stays below one block")
 
 
+@paged
 @pytest.mark.parametrize("block_size", [1, 2, 8, 16, 64, 256])
 def test_slack_at_exact_boundaries_and_one_past(open_engine: EngineOpener, block_size: int) -> None:
     """At k * b nothing is empty, one token past it b - 1 slots are."""
@@ -50,6 +58,7 @@ def test_slack_at_exact_boundaries_and_one_past(open_engine: EngineOpener, block
         assert slack_of(engine, blocks * block_size + 1) == block_size - 1
 
 
+@paged
 def test_slack_of_any_length_in_any_block_size(open_engine: EngineOpener) -> None:
     """Slack is -n mod b."""
 
@@ -63,6 +72,7 @@ def test_slack_of_any_length_in_any_block_size(open_engine: EngineOpener) -> Non
     law()
 
 
+@paged
 def test_slack_while_a_sequence_grows(open_engine: EngineOpener) -> None:
     """Token by token over four blocks: the block comes with the token that needs it, never before."""
     engine = open_engine(block_size=4, num_blocks=8)
@@ -73,3 +83,17 @@ def test_slack_while_a_sequence_grows(open_engine: EngineOpener) -> None:
         assert len(snapshot.table(0)) == -(-length // 4)
         if length < 16:
             assert engine.extend(request_id, TokenRun(content, length, length + 1))
+
+
+@pytest.mark.parametrize("control", ["contiguous-max", "contiguous-pow2", "contiguous-exact"])
+def test_reservation_breaks_the_law(control: str) -> None:
+    """33 tokens of a request that may grow to 600 hold 600, 64 and 600 slots; blocks of 16 would hold 48."""
+    row = Row(request_id="lonely", timestamp=0, input_length=33, output_length=567)
+    trace = trace_of([row], TraceSource("by hand", "reservation"), block_size=16)
+    config = EngineConfig(model_layout("tiny"), 16, 64, max_model_tokens=600, trace=trace)
+    engine = open_any(control, config)
+    run = TokenRun(TokenContent((0,), ()), 0, 33)
+    assert engine.admit(RequestId("lonely"), run, first_chunk_tokens=33, max_tokens=600).accepted
+    held = np.array([len(engine.snapshot()[0].table(0))])
+    assert held[0] == {"contiguous-max": 600, "contiguous-pow2": 64, "contiguous-exact": 600}[control]
+    assert slack_outside_bound(np.array([33]), held, 16).tolist() == [0]
