@@ -23,6 +23,9 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from kvsuite.engine.requests import Observation as Observation
+from kvsuite.engine.requests import PoolCounts as PoolCounts
+from kvsuite.engine.requests import RequestEngine as RequestEngine
 from kvsuite.engine.verbs import (
     SupportsBudget as SupportsBudget,
 )
@@ -85,6 +88,8 @@ class Capability(enum.Enum):
     RESET_CACHE = "`reset_cache()` forgets every cached block."
     GAUGES = "`gauges()` reports what an operator sees: shares, capacity, hits."
     BUDGET = "`budget()` says how the pools came to their size."
+    REQUEST_DRIVEN = "Schedules and samples by itself: driven by `submit`, `cancel`, `step` and `observe`."
+    SAMPLES = "A request may ask for several answers, which share its prompt: `submit(num_answers=n)`."
 
 
 class Release(enum.Enum):
@@ -253,39 +258,4 @@ class Engine(Protocol):
 
     def snapshot(self, since: int | None = None) -> tuple[PoolSnapshot, ...]:
         """Return every pool as it stands; with ``since``, a revision, optionally only what changed."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What a request-driven engine lets us see after one of its steps."""
-
-    running: tuple[RequestId, ...]
-    finished: Mapping[RequestId, Release]
-    snapshots: tuple[PoolSnapshot, ...]
-
-
-@runtime_checkable
-class RequestEngine(Protocol):
-    """An engine that schedules and samples by itself; judged on what it lets us see."""
-
-    @property
-    def spec(self) -> EngineSpec:
-        """Who the engine is and what it claims; constant."""
-        ...
-
-    def submit(self, request_id: RequestId, prompt: TokenRun, *, max_tokens: int) -> None:
-        """Hand a request over."""
-        ...
-
-    def cancel(self, request_id: RequestId) -> None:
-        """Say that the client went away."""
-        ...
-
-    def step(self) -> None:
-        """Let the engine run one step."""
-        ...
-
-    def observe(self) -> Observation:
-        """Return what can be seen now."""
         ...

@@ -12,7 +12,7 @@ from kvsuite.engine.snapshot import MAX_BLOCKS, PoolKey, PoolSpec
 from kvsuite.errors import EngineError, KvsuiteError
 
 if TYPE_CHECKING:
-    from kvsuite.engine.contract import Engine
+    from kvsuite.engine.contract import Engine, RequestEngine
 
 _LEAST = {
     "num_blocks": 1,
@@ -34,7 +34,7 @@ def whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def spec_of(engine: Engine) -> EngineSpec:
+def spec_of(engine: Engine | RequestEngine) -> EngineSpec:
     """Return who an engine says it is.
 
     **Raises:** `EngineError` that names the field, what it holds and what the contract asks for.

@@ -46,12 +46,12 @@ def table_slack(
     """Yield sequences of a paged pool whose table breaks ``0 <= slack <= b - 1 + k``."""
     if spec.contiguous:
         return
-    held = held_blocks * spec.block_size
+    held, stored = held_blocks * spec.block_size, spec.stored_tokens(snapshot.lengths)
     ahead = snapshot.lookahead_tokens
-    for row in slack_outside_bound(snapshot.lengths, held, spec.block_size, ahead).tolist():
-        slack = int(held[row] - snapshot.lengths[row])
+    for row in slack_outside_bound(stored, held, spec.block_size, ahead).tolist():
+        slack = int(held[row] - stored[row])
         message = (
-            f"{snapshot.request_ids[row]} holds {int(snapshot.lengths[row])} tokens in {int(held[row])} "
+            f"{snapshot.request_ids[row]} holds {int(stored[row])} tokens in {int(held[row])} "
             f"slots: slack {slack}, expected 0 to {tail_slack_bound(spec.block_size, ahead)}"
         )
         yield Violation("slack", step, str(spec.key), message)

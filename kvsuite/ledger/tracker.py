@@ -42,8 +42,9 @@ class StepFacts:
 class PoolTracker:
     """Rows of one pool, and every contradiction seen on the way.
 
-    ``order``, ``lengths``, ``used``, ``held`` and ``last_blocks`` describe the live sequences of the newest
-    snapshot, oldest first: table entries that hold a token, all entries, and the block of the last token.
+    ``order``, ``lengths``, ``stored``, ``used``, ``held`` and ``last_blocks`` describe the live sequences of
+    the newest snapshot, oldest first: tokens, those of them with slots, table entries that hold one, all
+    entries, and the last block that does.
     """
 
     def __init__(self, spec: PoolSpec) -> None:
@@ -59,6 +60,7 @@ class PoolTracker:
         """Whether the newest snapshot shows the sequences and lengths that the scheduler gave tokens to."""
         self.order: tuple[RequestId, ...] = ()
         self.lengths: Int64Array = np.zeros(0, np.int64)
+        self.stored: Int64Array = np.zeros(0, np.int64)
         self.used: Int64Array = np.zeros(0, np.int64)
         self.held: Int64Array = np.zeros(0, np.int64)
         self.last_blocks: Int32Array = np.zeros(0, np.int32)
@@ -176,6 +178,7 @@ class PoolTracker:
                 "a changed snapshot gives the table of every new sequence"
             )
         self.order, self.lengths = order, snapshot.lengths
+        self.stored = self.spec.stored_tokens(snapshot.lengths)
         self._take_uses(snapshot, given, facts.hit_tokens)
 
     def _take_uses(
@@ -184,7 +187,7 @@ class PoolTracker:
         size = self.spec.block_size
         tables, order = self.holdings.tables, self.order
         state = self.spec.kind is PoolKind.STATE
-        wanted = [1] * len(order) if state else (-(-snapshot.lengths // size)).tolist()
+        wanted = [1] * len(order) if state else (-(-self.stored // size)).tolist()
         used, held, last = [0] * len(order), [0] * len(order), [0] * len(order)
         for row, request_id in enumerate(order):
             blocks = given.get(request_id)
@@ -234,7 +237,7 @@ class PoolTracker:
     def _tail_fills(self) -> tuple[Int32Array, Int64Array, int]:
         """Return last blocks that are inner to nobody, how full each is, and slots saved by sharing."""
         real = self.used > 0
-        blocks, fills = self.last_blocks[real], (self.lengths - (self.used - 1) * self.spec.block_size)[real]
+        blocks, fills = self.last_blocks[real], (self.stored - (self.used - 1) * self.spec.block_size)[real]
         fills = np.minimum(fills, self.spec.block_size)
         lone = self.holdings.inner[blocks] == 0
         saved = int(fills[~lone].sum())
@@ -251,7 +254,9 @@ class PoolTracker:
         size = self.spec.block_size
         lengths = np.sort(self.lengths)
         count = len(lengths)
-        dropped = 0 if snapshot.first_live is None else int((snapshot.first_live // size * size).sum())
+        dropped = int((self.lengths - self.stored).sum())
+        if snapshot.first_live is not None:
+            dropped += int((snapshot.first_live // size * size).sum())
 
         def nearest_rank(percent: int) -> int:
             return int(lengths[-(-percent * count // 100) - 1]) if count else 0
@@ -259,7 +264,7 @@ class PoolTracker:
         return {
             "logical": int(lengths.sum()),
             "window_dropped": dropped,
-            "max_slack": int((self.held * size - self.lengths).max(initial=0)),
+            "max_slack": int((self.held * size - self.stored).max(initial=0)),
             "length_min": int(lengths[0]) if count else 0,
             "length_p50": nearest_rank(50),
             "length_p90": nearest_rank(90),

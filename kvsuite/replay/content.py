@@ -18,7 +18,7 @@ from kvsuite.trace.tokens import mix64
 
 if TYPE_CHECKING:
     from kvsuite.engine.contract import Ops
-    from kvsuite.engine.snapshot import Int64Array
+    from kvsuite.engine.snapshot import Int64Array, PoolSpec
     from kvsuite.ledger.tracker import PoolTracker
     from kvsuite.replay.batch import Sequence, Write
     from kvsuite.replay.worker import Worker
@@ -71,7 +71,7 @@ class ContentCheck:
         for pool, block in ops.zeroed:
             self._worker.zero(pool, block)
         self._tables_reach = all(
-            t.agrees and (t.held * t.spec.block_size >= t.lengths).all() for t in self._trackers
+            t.agrees and (t.held * t.spec.block_size >= t.stored).all() for t in self._trackers
         )
         writes = [write for write in writes if self._has_slots(write.sequence, write.stop, step)]
         singles = [write for write in writes if write.stop - write.start == 1]
@@ -92,10 +92,10 @@ class ContentCheck:
         self._last_singles, self._last_tags, self._last_runs = singles, tags, runs
         self._forked = []
 
-    def forked(self, child: Sequence) -> None:
-        """Learn that a child shares its parent's blocks."""
+    def forked(self, child: Sequence, tokens: int) -> None:
+        """Learn that a child shares its parent's blocks, ``tokens`` tokens long."""
         self._live[child.request_id] = child
-        self._written[child.request_id] = child.computed
+        self._written[child.request_id] = tokens
         self._forked.append(child)
 
     def before_release(self, sequence: Sequence, step: int) -> None:
@@ -208,7 +208,7 @@ class ContentCheck:
         for tracker in self._trackers:
             held = tracker.holdings.tables.get(sequence.request_id)
             slots = 0 if held is None else len(held.blocks) * tracker.spec.block_size
-            if stop > slots:
+            if _end_in_table(tracker.spec, stop) > slots:
                 table = "it has no table" if held is None else f"its table ends at {slots} tokens"
                 self._violate(
                     tracker, 1, step, f"token {stop - 1} of {sequence.request_id} has no slot: {table}"
@@ -249,16 +249,32 @@ def _tags(writes: list[Write]) -> Int64Array:
 
 def _slots(tracker: PoolTracker, writes: list[Write]) -> Int64Array:
     """Return the slots of single-token writes through the engine's tables, int64[len]."""
-    size, tables = tracker.spec.block_size, tracker.holdings.tables
-    blocks = [tables[w.sequence.request_id].blocks[w.start // size] for w in writes]
-    offsets = [write.start % size for write in writes]
+    size, tables, ring = tracker.spec.block_size, tracker.holdings.tables, _ring_tokens(tracker.spec)
+    starts = [write.start % ring if ring else write.start for write in writes]
+    blocks = [tables[w.sequence.request_id].blocks[at // size] for w, at in zip(writes, starts, strict=True)]
+    offsets = [at % size for at in starts]
     return np.array(blocks, np.int64) * size + np.array(offsets, np.int64)
+
+
+def _ring_tokens(spec: PoolSpec) -> int | None:
+    """Return the window of a ring, whose tokens come round to the same slots; None for any other pool."""
+    return spec.window_tokens if spec.kind is PoolKind.RING else None
+
+
+def _end_in_table(spec: PoolSpec, stop: int) -> int:
+    ring = _ring_tokens(spec)
+    return min(stop, ring) if ring else stop
 
 
 def slot_range(tracker: PoolTracker, request_id: RequestId, start: int, stop: int) -> Int64Array:
     """Return the slots of positions ``start..stop``; leading positions a window let go are left out."""
     size = tracker.spec.block_size
     table = tracker.holdings.tables[request_id].blocks
+    ring = _ring_tokens(tracker.spec)
+    if ring:
+        length = int(tracker.lengths[tracker.order.index(request_id)])
+        places = np.arange(max(start, length - ring), stop, dtype=np.int64) % ring
+        return table[places // size].astype(np.int64) * size + places % size
     first, last = start // size, -(-stop // size)
     blocks = table[first:last].astype(np.int64)
     slots = (blocks[:, None] * size + np.arange(size, dtype=np.int64)).ravel()

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from kvsuite.trace.tokens import PrefixKey, TokenContent, TokenRun
 
 
+EARLY_KEYS = "prefix_keys"
+"""Effective value that is ``when_scheduled`` where a block can be found from the step that computes it on."""
+
+
 @dataclass(slots=True)
 class Held:
     """One live sequence: what its tokens are, how many have slots, and how many its prompt asks for."""
@@ -36,6 +40,7 @@ class LifecycleModel:
     def __init__(self, spec: EngineSpec) -> None:
         self.live: dict[RequestId, Held] = {}
         self._settled: set[PrefixKey] = set()
+        self._early = spec.effective.get(EARLY_KEYS) == "when_scheduled"
         sizes = (pool.hash_block_size or pool.block_size for pool in judged_pools(spec))
         self.hit_unit = gcd(*sizes) or 1
         """Tokens in whose multiples prefixes can be found."""
@@ -77,11 +82,21 @@ class LifecycleModel:
         self._settled.clear()
 
     def longest_hit(self, prompt: TokenRun) -> int:
-        """Return the most tokens of a prompt that can be found: settled before, its last token left out."""
+        """Return the most tokens of a prompt that can be found: settled before, its last token left out.
+
+        An engine that says so in its effective values finds what live sequences have slots for too.
+        """
         unit, found = self.hit_unit, 0
-        while found + unit < prompt.stop and prompt.content.prefix_key(found + unit) in self._settled:
+        while found + unit < prompt.stop and self._may_be_found(prompt.content, found + unit):
             found += unit
         return found
+
+    def _may_be_found(self, content: TokenContent, end: int) -> bool:
+        key = content.prefix_key(end)
+        return key in self._settled or (
+            self._early
+            and any(held.length >= end and held.content.prefix_key(end) == key for held in self.live.values())
+        )
 
     def prefilling(self) -> bool:
         """Return whether some prompt is still to be computed, so that blocks may be promised to it."""

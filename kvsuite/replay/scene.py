@@ -134,7 +134,7 @@ class Scene:
             self._settled[RequestId(child)] = self._settled.get(RequestId(parent), 0)
             for tracker in self.trackers:
                 tracker.fork(RequestId(parent), RequestId(child))
-            self._content.forked(twin)
+            self._content.forked(twin, twin.computed)
         return done
 
     def release(self, name: str, reason: Release = Release.FINISH) -> None:
