@@ -110,7 +110,7 @@ def test_neighbours_that_end_make_one_hole(play: Play) -> None:
     """Where two neighbours ended, paged or not, a request as long as both gets in."""
     scene = play(8)
     for tenant in range(4):
-        scene.admit(f"t{tenant}", 8, max_tokens=8)
+        assert scene.admit(f"t{tenant}", 8, max_tokens=8).accepted
     scene.step()
     for tenant in (1, 2):
         scene.release(f"t{tenant}")

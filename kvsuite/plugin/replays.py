@@ -110,8 +110,7 @@ class Replayer:
         worker = self._open_worker(engine, asked, slots, scheduler)
         done = replay(trace, engine, worker, scheduler, read_all=read_all)
         self.close()
-        self._replays.append((done, asked))
-        self._note(trace, done, asked)
+        self.note(trace, done, asked)
         if done.violations:
             raise InvariantViolation(violation_text(done))
         return done
@@ -156,7 +155,9 @@ class Replayer:
         self._worker = SlotWorker(engine.spec.pools, asked.layout, self._device, table_rows=rows)
         return self._worker
 
-    def _note(self, trace: Trace, done: Replay, asked: EngineConfig | None) -> None:
+    def note(self, trace: Trace, done: Replay, asked: EngineConfig | None) -> None:
+        """Note a replay, opened as ``asked``, for the record."""
+        self._replays.append((done, asked))
         notes = notes_of(self._item)
         notes.invariants = sorted({*notes.invariants, *(v.invariant for v in done.violations)})
         absent = {f"{law.invariant} ({law.absent})" for law in done.not_judged}
