@@ -55,7 +55,7 @@ def test_another_number_of_blocks_breaks_the_slack_law(length: int, blocks: list
 
 
 def test_tokens_come_round_to_the_same_slots() -> None:
-    """10 tokens in blocks 5 and 2: tokens 2..7 lie in 22, 23, 8..11, and 8 and 9 over 0 and 1, in 20 and 21."""
+    """10 tokens in blocks 5 and 2: 2..7 lie in 22, 23 and 8..11, then 8 and 9 in 20 and 21, over 0 and 1."""
     watched = tracker(10, [5, 2])
     assert slot_range(watched, A, 0, 10).tolist() == [22, 23, 8, 9, 10, 11, 20, 21]
     assert slot_range(watched, A, 9, 10).tolist() == [21]

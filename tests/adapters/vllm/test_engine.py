@@ -222,3 +222,19 @@ def test_both_loaders_come_to_the_same_ledger(vllm: Make, monkeypatch: pytest.Mo
         assert engine.spec.provenance["loader"] == loader
         rows.append(replay(trace, engine, scheduler=SchedulerConfig(16, 256)).timeline.pools[0].rows)
     assert (rows[0] == rows[1]).all()
+
+
+@every_version
+def test_a_window_lets_go_when_a_sequence_goes_on(vllm: Make, version: str) -> None:
+    """A window of 8 in blocks of 4: with 14 tokens settled floor((14 - 8 + 1) / 4) = 1 block is due."""
+    engine = vllm(version, kind="VllmWindowEngine", block_size=4, num_blocks=9, options={"window_tokens": 8})
+    admit(engine, A, 1, 14)
+    settle(engine, a=14)
+    first, *others = table(engine, A)
+    assert first != 0, "nothing is let go of before the sequence goes on"
+    assert engine.extend(A, run(1, 14, 15))
+    (shot,) = engine.snapshot()
+    assert shot.table(0).tolist() == [0, *others]
+    assert shot.first_live is not None
+    assert (shot.first_live.tolist(), shot.null_ids.tolist()) == ([4], [0])
+    assert first in shot.free.tolist()

@@ -62,7 +62,9 @@ class VllmLookaheadEngine(VllmEngine):
 class VllmWindowEngine(VllmEngine):
     """vLLM's block manager over one group of sliding-window layers; the null block stands for what fell out.
 
-    Option ``window_tokens`` (default: two blocks) is the window, the newest token included.
+    Option ``window_tokens`` (default: two blocks) is the window, the newest token included. What fell out is
+    let go of when the sequence is next given slots. Prefixes are not cached: of a prefix that is found vLLM
+    takes what the window still needs and no more, which is another law than the ledger's.
 
     **Raises:** as `VllmEngine`, and `ConfigError` for a window below 2 tokens or a pool too small for it.
     """
