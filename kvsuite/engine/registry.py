@@ -43,6 +43,7 @@ _BUILT_IN = {
     "reference-async": "kvsuite.engine.extensions.async_steps:AsyncEngine",
     "reference-tiers": "kvsuite.engine.extensions.tiers:TiersEngine",
     "reference-observed": "kvsuite.engine.extensions.observed:ObservedEngine",
+    "reference-tensors": "kvsuite.engine.extensions.own_tensors:OwnTensorsEngine",
 }
 _METHODS = ("admit", "extend", "release", "take_ops", "launched", "done", "snapshot")
 _CAPABILITY_METHODS = {
@@ -53,6 +54,7 @@ _CAPABILITY_METHODS = {
     Capability.BUDGET: "budget",
     Capability.HOST_TIER: "transfer_done",
     Capability.SLOTS: "read_slots",
+    Capability.COPIES_ITSELF: "read_storage",
 }
 
 

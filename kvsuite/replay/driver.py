@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,19 +12,19 @@ from kvsuite.engine.contract import Capability
 from kvsuite.engine.guard import GuardedEngine
 from kvsuite.errors import EngineError
 from kvsuite.ledger.claims import claim_line
-from kvsuite.ledger.families import FamilyBook, ForkFamily
+from kvsuite.ledger.families import FamilyBook, ForkFamily, copies_seen
 from kvsuite.ledger.invariants import NotJudged, Violation, judge
 from kvsuite.ledger.timeline import Timeline
 from kvsuite.ledger.tracker import PoolTracker, StepFacts
 from kvsuite.replay.batch import Ending, SchedulerConfig
 from kvsuite.replay.content import ContentCheck, ContentTally
 from kvsuite.replay.scheduler import Scheduler
-from kvsuite.replay.worker import ProbeWorker
+from kvsuite.replay.storage import worker_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kvsuite.engine.contract import Engine, EngineSpec, Ops, RefusalReason
+    from kvsuite.engine.contract import BlockCopy, Engine, EngineSpec, Ops, RefusalReason
     from kvsuite.engine.snapshot import Int64Array, PoolSnapshot
     from kvsuite.ledger.timeline import DeviceLine
     from kvsuite.replay.batch import Sequence, StepPlan
@@ -79,8 +80,9 @@ def replay(
 ) -> Replay:
     """Take ``trace`` through ``engine``.
 
-    Without a ``worker`` the probe stands in: one int64 a token. ``read_all`` is for short cases: full
-    snapshots and every live token read at every step. ``progress`` is called with requests ended and in all.
+    Without a ``worker`` the probe stands in: one int64 a token. An engine that copies by itself is written
+    and read in its own tensors, whatever ``worker`` is given. ``read_all`` is for short cases: full snapshots
+    and every live token read at every step. ``progress`` is called with requests ended and in all.
 
     **Raises:** `EngineError` when the engine breaks the contract in a way that leaves nothing to judge.
     """
@@ -97,9 +99,9 @@ class _Driver:
         self._config = config
         self._read_all = read_all
         pools = self._engine.spec.pools
-        self._worker = ProbeWorker(pools) if worker is None else worker
+        self._worker = worker_of(self._engine, worker)
         self._trackers = tuple(PoolTracker(spec) for spec in pools)
-        self._content = ContentCheck(self._worker, self._trackers, read_all=read_all)
+        self._content = ContentCheck(self._engine, self._worker, self._trackers, read_all=read_all)
         self._scheduler = Scheduler(trace, self._engine, config, self)
         self._families = FamilyBook(self._trackers[0])
         self._steps: list[int] = []
@@ -109,6 +111,7 @@ class _Driver:
         self._calm = True
         self._claims_memory = self._engine.spec.claims(Capability.MEMORY)
         self._tiers = self._engine.spec.claims(Capability.HOST_TIER)
+        self._copies_itself = self._engine.spec.claims(Capability.COPIES_ITSELF)
 
     def run(self, progress: Callable[[int, int], None] | None) -> Replay:
         try:
@@ -140,9 +143,10 @@ class _Driver:
             self._engine.tick(step * self._config.step_us)
         plan = self._scheduler.begin(step)
         ops = self._engine.take_ops()
+        self._content.given(plan.writes)
         self._engine.launched(step)
-        self._observe(plan, ops)
-        self._content.step(step, ops, plan.writes)
+        copied = self._observe(plan, ops)
+        self._content.step(step, ops, plan.writes, copied)
         self._memory()
         self._engine.done(step, {w.sequence.request_id: w.stop for w in plan.writes})
         self._end_transfers(ops)
@@ -150,25 +154,30 @@ class _Driver:
         for tracker in self._trackers:
             tracker.add_to_last_row(after)
 
-    def _observe(self, plan: StepPlan, ops: Ops) -> None:
+    def _observe(self, plan: StepPlan, ops: Ops) -> tuple[BlockCopy, ...]:
+        """Take the rows of this step, and return the copies that were asked for or, else, seen."""
         whole = self._read_all or self._due_full(plan)
         since = None if self._read_all else self._trackers[0].revision
         snapshots = self._engine.snapshot(since)
         self._take(snapshots, plan.facts)
         running = self._scheduler.population.running
         ids, lengths = [s.request_id for s in running], [s.computed for s in running]
+        settled = {request_id: self._content.settled(request_id) for request_id in ids}
+        copies = ops.copies
+        if self._copies_itself:
+            seen = (copies_seen(tracker, self._content.settled) for tracker in self._trackers)
+            copies += tuple(chain.from_iterable(seen))
         for tracker, snapshot in zip(self._trackers, snapshots, strict=True):
             tracker.agree(ids, lengths, self._step)
-            tracker.window_law(
-                {request_id: self._content.settled(request_id) for request_id in ids}, self._step
-            )
-            plan.facts.counts["copied"] = sum(c.num_tokens for c in ops.copies if c.pool == tracker.spec.key)
+            tracker.window_law(settled, plan.facts.hit_tokens, self._step)
+            plan.facts.counts["copied"] = sum(c.num_tokens for c in copies if c.pool == tracker.spec.key)
             tracker.add_row(snapshot, plan.facts)
-        self._families.observe(ops)
+        self._families.observe(copies)
         self._steps.append(self._step)
         if whole and not snapshots[0].is_full:
             for tracker, snapshot in zip(self._trackers, self._engine.snapshot(), strict=True):
                 tracker.compare_full(snapshot, self._step)
+        return copies
 
     def _due_full(self, plan: StepPlan) -> bool:
         """Full snapshots at intervals, on preemption, and when refusals begin."""

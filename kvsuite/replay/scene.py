@@ -17,7 +17,7 @@ steps is played as it was reported, with launches, settlements, acknowledgements
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from kvsuite.replay.batch import Sequence, Write
 from kvsuite.replay.content import ContentCheck
 from kvsuite.replay.fence import Fence
 from kvsuite.replay.prompts import Prompts, request_of
-from kvsuite.replay.worker import ProbeWorker
+from kvsuite.replay.storage import worker_of
 from kvsuite.trace.model import RequestId
 from kvsuite.trace.tokens import TokenRun
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from kvsuite.engine.contract import Admission, Engine, Transfer
     from kvsuite.engine.snapshot import Int32Array
+    from kvsuite.replay.addresses import Indexed
     from kvsuite.trace.tokens import TokenContent
 
 SHOWN_VERBS = 40
@@ -59,9 +60,10 @@ class Scene:
         self.step_number = 0
         self.judged = False
         self.trackers = tuple(PoolTracker(spec) for spec in engine.spec.pools)
-        self.worker = ProbeWorker(engine.spec.pools)
+        self.worker = worker_of(engine)
         """The slots; a case may write beside the engine, as a padded batch does."""
-        self._content = ContentCheck(self.worker, self.trackers, read_all=True)
+        indexed = cast("Indexed", engine)  # only used where it claims SLOTS
+        self._content = ContentCheck(indexed, self.worker, self.trackers, read_all=True)
         self._fence = Fence(self.worker, self.trackers)
         self._live: dict[str, Sequence] = {}
         self._writes: list[Write] = []
@@ -158,6 +160,7 @@ class Scene:
         Another one may start before it is settled, where the engine claims ASYNC_STEPS.
         """
         ops = self.engine.take_ops()
+        self._content.given(self._writes)
         self.engine.launched(self.step_number)
         self.transfers += ops.transfers
         self._look(self._facts)
@@ -167,7 +170,7 @@ class Scene:
             tracker.agree(
                 [s.request_id for s in sequences], [s.computed for s in sequences], self.step_number
             )
-            tracker.window_law(settled, self.step_number)
+            tracker.window_law(settled, self._facts.hit_tokens, self.step_number)
         self._content.step(self.step_number, ops, self._writes)
         self._fence.launch(self.step_number, self._writes, self._content.written())
         self._log(f"launch step {self.step_number}")
