@@ -45,6 +45,9 @@ from kvsuite.engine.verbs import (
     SupportsSlots as SupportsSlots,
 )
 from kvsuite.engine.verbs import (
+    SupportsStorage as SupportsStorage,
+)
+from kvsuite.engine.verbs import (
     SupportsTransfers as SupportsTransfers,
 )
 
@@ -70,10 +73,12 @@ class Capability(enum.Enum):
     PREFIX_CACHE = "Full blocks of equal prompts are shared, and stay cached after their last holder left."
     FORK = "A running sequence can be forked: `fork(parent_id, child_id)` shares its blocks."
     COPY_ON_WRITE = (
-        "A write into a shared block goes to a private copy; the copy is an operation of `take_ops`."
+        "A write into a shared block goes to a private copy; the copy is an operation of `take_ops`, but for "
+        "an engine that copies itself."
     )
     COPIES_ITSELF = (
-        "Copies on write happen inside the engine's own tensors and are not reported as operations."
+        "Copies on write happen inside the engine's own tensors and are not reported as operations; "
+        "`write_storage` and `read_storage` reach these. COPY_ON_WRITE is claimed beside it."
     )
     CHUNKED_PREFILL = "A prompt may be admitted in part and extended by further chunks."
     PREEMPTION = "`release(preempt)` frees a running sequence, which may be admitted again with more tokens."

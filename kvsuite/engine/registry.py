@@ -58,6 +58,7 @@ _BUILT_IN = {
     "reference-observed": "kvsuite.engine.extensions.observed:ObservedEngine",
     "reference-requests": "kvsuite.engine.extensions.requests:RequestsEngine",
     **ADAPTERS,
+    "reference-tensors": "kvsuite.engine.extensions.own_tensors:OwnTensorsEngine",
 }
 _METHODS = ("admit", "extend", "release", "take_ops", "launched", "done", "snapshot")
 _REQUEST_METHODS = ("submit", "cancel", "step", "observe")
@@ -69,6 +70,7 @@ _CAPABILITY_METHODS = {
     Capability.BUDGET: "budget",
     Capability.HOST_TIER: "transfer_done",
     Capability.SLOTS: "read_slots",
+    Capability.COPIES_ITSELF: "read_storage",
 }
 
 

@@ -24,7 +24,7 @@ from kvsuite.ledger.invariants import Violation, raise_violations
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from kvsuite.engine.contract import Admission
+    from kvsuite.engine.contract import Admission, EngineSpec
     from kvsuite.engine.snapshot import PoolSnapshot, PoolSpec
     from kvsuite.trace.model import RequestId
 
@@ -122,6 +122,15 @@ def monotone_in_lookahead(spec: PoolSpec, blocks: Mapping[int, int]) -> Iterator
                 str(spec.key),
                 f"a look-ahead of {more} tokens took {after} blocks, one of {less} took {before}",
             )
+
+
+def kept_back(spec: EngineSpec) -> int:
+    """Return the blocks that admission leaves to those that run: the effective value ``watermark_blocks``.
+
+    An engine may waive it while nothing runs; one that does not can never admit what needs them.
+    """
+    kept = spec.effective.get("watermark_blocks", 0)
+    return kept if isinstance(kept, int) else 0
 
 
 def fits_empty_pool(

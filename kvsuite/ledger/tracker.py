@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kvsuite.engine.snapshot import Int32Array, Int64Array, PoolSnapshot, PoolSpec
+    from kvsuite.ledger.holdings import Moved
     from kvsuite.ledger.invariants import Violation
     from kvsuite.trace.model import RequestId
 
@@ -121,11 +122,19 @@ class PoolTracker:
         self.agrees = not found
         self._keep(found)
 
-    def window_law(self, settled: Mapping[RequestId, int], step: int) -> None:
-        """Check what a window has let go of; ``settled`` is how long each sequence was before this step."""
+    def window_law(self, settled: Mapping[RequestId, int], hits: Mapping[RequestId, int], step: int) -> None:
+        """Check what a window has let go of.
+
+        ``settled`` is how long each sequence was before this step, ``hits`` what was found of new ones.
+        """
         if self.spec.kind is PoolKind.WINDOW:
             tables = {request_id: self.blocks_of(request_id) for request_id in self.order}
-            self._keep(window_dropped(self.spec, tables, self.holdings.null_ids, settled, step))
+            self._keep(window_dropped(self.spec, tables, self.holdings.null_ids, settled, hits, step))
+
+    @property
+    def moved(self) -> list[Moved]:
+        """Table entries that the newest snapshot shows gone from one block to another."""
+        return self._changes.moved
 
     def compare_full(self, full: PoolSnapshot, step: int) -> None:
         """Check that a full snapshot of the same moment is what the changes came to.

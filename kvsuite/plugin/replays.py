@@ -91,7 +91,8 @@ class Replayer:
         """Take ``trace`` through a fresh engine, or through ``engine``, and judge it.
 
         ``slots`` is ``full`` (tensors on the device) or ``probe``; by default full on a card and probe on
-        the CPU. ``read_all=False`` is for long traces. ``config`` takes the other fields of `EngineConfig`.
+        the CPU. An engine that copies by itself is read in its own tensors instead. ``read_all=False`` is
+        for long traces. ``config`` takes the other fields of `EngineConfig`.
 
         **Raises:** `InvariantViolation` naming invariant, step and pool.
         """
@@ -132,12 +133,16 @@ class Replayer:
 
     def _open_worker(
         self, engine: Engine, asked: EngineConfig | None, slots: str | None, scheduler: SchedulerConfig | None
-    ) -> Worker:
+    ) -> Worker | None:
+        from kvsuite.engine.contract import Capability
         from kvsuite.errors import ConfigError
         from kvsuite.replay.scheduler import SchedulerConfig
         from kvsuite.replay.worker import ProbeWorker
 
         notes = notes_of(self._item)
+        if engine.spec.claims(Capability.COPIES_ITSELF):
+            notes.worker = "engine"
+            return None
         mode = slots or ("probe" if self._device == "cpu" or asked is None else "full")
         if mode not in {"probe", "full"}:
             raise ConfigError(f"unknown slots {mode!r}: expected probe or full")

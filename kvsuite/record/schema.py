@@ -128,7 +128,7 @@ class ContentLine(Line, tag="content", frozen=True, kw_only=True):
     ledger: str
     """``ref`` of the replay's first ledger; it speaks for every pool of that replay."""
     mode: str
-    """``full``, ``probe`` or ``none``: the engine lets us see no slots."""
+    """``full``, ``probe``, ``engine`` (its own tensors) or ``none``: the engine lets us see no slots."""
     tokens_written: int
     tokens_read: int
     mismatches: int

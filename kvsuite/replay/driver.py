@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from kvsuite.engine.contract import Capability
 from kvsuite.errors import EngineError
 from kvsuite.replay.batch import SchedulerConfig
 from kvsuite.replay.frame import Outcome
 from kvsuite.replay.host.packing import unpacked
 from kvsuite.replay.recorder import Recorder, Replay
 from kvsuite.replay.steps import Stepper
+from kvsuite.replay.storage import worker_of
 from kvsuite.replay.worker import ProbeWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from kvsuite.engine.contract import Engine
+    from kvsuite.engine.contract import Engine, EngineSpec
     from kvsuite.replay.frame import Part
     from kvsuite.replay.host.packing import PackedPart
     from kvsuite.replay.worker import Worker
@@ -28,6 +30,11 @@ __all__ = ["Outcome", "Replay", "StreamsReplays", "replay"]
 @runtime_checkable
 class StreamsReplays(Protocol):
     """An engine that lives elsewhere and has a scheduler beside it: a replay comes as one stream."""
+
+    @property
+    def spec(self) -> EngineSpec:
+        """Who the engine is and what it claims."""
+        ...
 
     def replay_parts(
         self, trace: Trace, scheduler: SchedulerConfig, *, read_all: bool
@@ -47,23 +54,24 @@ def replay(
 ) -> Replay:
     """Take ``trace`` through ``engine``.
 
-    Without a ``worker`` the probe stands in: one int64 a token. ``read_all`` is for short cases: full
-    snapshots and every live token read at every step. ``progress`` is called with requests ended and in all.
+    Without a ``worker`` the probe stands in: one int64 a token. An engine that copies by itself is written
+    and read in its own tensors, whatever ``worker`` is given. ``read_all`` is for short cases: full snapshots
+    and every live token read at every step. ``progress`` is called with requests ended and in all.
 
     **Raises:** `EngineError` when the engine breaks the contract in a way that leaves nothing to judge.
     """
     config = scheduler or SchedulerConfig()
     parts: Generator[Part]
-    if isinstance(engine, StreamsReplays):
-        spec = cast("Engine", engine).spec
+    # The tensors of an engine that copies by itself are reached verb by verb, between the parts of a step.
+    if isinstance(engine, StreamsReplays) and not engine.spec.claims(Capability.COPIES_ITSELF):
+        spec, worker = engine.spec, worker or ProbeWorker(engine.spec.pools)
         parts = unpacked(trace, engine.replay_parts(trace, config, read_all=read_all))
     else:
         stepper = Stepper(trace, engine, config, read_all=read_all)
-        spec, parts = stepper.spec, stepper.parts()
+        spec, worker = stepper.spec, worker_of(stepper.engine, worker)
+        parts = stepper.parts()
     tell = None if progress is None else lambda ended: progress(ended, len(trace))
-    recorder = Recorder(
-        spec, ProbeWorker(spec.pools) if worker is None else worker, read_all=read_all, progress=tell
-    )
+    recorder = Recorder(spec, worker, read_all=read_all, progress=tell)
     try:
         with closing(parts):
             for part in parts:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kvsuite.engine.snapshot import MemoryClaim, PoolSnapshot
     from kvsuite.ledger.invariants import Violation
     from kvsuite.ledger.tracker import StepFacts
+    from kvsuite.replay.addresses import Indices
     from kvsuite.replay.batch import Ending, Sequence, Write
     from kvsuite.trace.model import RequestId
 
@@ -109,6 +110,8 @@ class Frame:
     writes: list[Write]
     memory_due: bool
     """Whether memory is to be observed in this step."""
+    indices: Indices | None = None
+    """Of an engine that claims SLOTS."""
 
 
 @dataclass(slots=True)

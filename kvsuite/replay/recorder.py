@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsuite.engine.contract import Capability
 from kvsuite.ledger.claims import claim_line
-from kvsuite.ledger.families import FamilyBook, ForkFamily
+from kvsuite.ledger.families import FamilyBook, ForkFamily, copies_seen
 from kvsuite.ledger.invariants import NotJudged, Violation, judge
 from kvsuite.ledger.timeline import Timeline
 from kvsuite.ledger.tracker import PoolTracker, StepFacts
@@ -18,7 +20,7 @@ from kvsuite.replay.frame import Broken, Check, Closing, Forked, Frame, Opening
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kvsuite.engine.contract import EngineSpec, RefusalReason, Transfer
+    from kvsuite.engine.contract import BlockCopy, EngineSpec, Ops, RefusalReason, Transfer
     from kvsuite.engine.snapshot import Int64Array, PoolSnapshot
     from kvsuite.ledger.timeline import DeviceLine
     from kvsuite.replay.batch import SchedulerConfig
@@ -63,8 +65,9 @@ class Recorder:
         self._spec = spec
         self._worker = worker
         self._trackers = tuple(PoolTracker(pool) for pool in spec.pools)
-        self._content = ContentCheck(worker, self._trackers, read_all=read_all)
+        self._content = ContentCheck(spec, worker, self._trackers, read_all=read_all)
         self._families = FamilyBook(self._trackers[0])
+        self._copies_itself = spec.claims(Capability.COPIES_ITSELF)
         self._progress = progress
         self._step = 0
         self._steps: list[int] = []
@@ -133,21 +136,28 @@ class Recorder:
         step = self._step = frame.step
         ops, facts = frame.ops, frame.facts
         self._take_snapshots(frame.snapshots, facts)
+        settled = {request_id: self._content.settled(request_id) for request_id in frame.request_ids}
+        copies = self._copies(ops)
         for tracker, snapshot in zip(self._trackers, frame.snapshots, strict=True):
             tracker.agree(frame.request_ids, frame.lengths, step)
-            tracker.window_law(
-                {request_id: self._content.settled(request_id) for request_id in frame.request_ids}, step
-            )
-            facts.counts["copied"] = sum(c.num_tokens for c in ops.copies if c.pool == tracker.spec.key)
+            tracker.window_law(settled, facts.hit_tokens, step)
+            facts.counts["copied"] = sum(c.num_tokens for c in copies if c.pool == tracker.spec.key)
             tracker.add_row(snapshot, facts)
-        self._families.observe(ops)
+        self._families.observe(copies)
         self._steps.append(step)
-        self._content.step(step, ops, frame.writes)
+        self._content.step(step, ops, frame.writes, copies, frame.indices)
         if frame.memory_due:
             for tracker in self._trackers:
                 self._worker.blocks_in_use(tracker.spec.key, tracker.valuable_blocks())
             self._device += self._worker.memory(step)
         self._transfers = ops.transfers
+
+    def _copies(self, ops: Ops) -> tuple[BlockCopy, ...]:
+        """Return the copies that were asked for and, of an engine that copies by itself, those seen."""
+        if not self._copies_itself:
+            return ops.copies
+        seen = (copies_seen(tracker, self._content.settled) for tracker in self._trackers)
+        return (*ops.copies, *chain.from_iterable(seen))
 
     def _take_check(self, check: Check) -> None:
         if check.full is not None:

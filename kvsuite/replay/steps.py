@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kvsuite.engine.contract import Capability
 from kvsuite.engine.guard import GuardedEngine
 from kvsuite.errors import EngineError
+from kvsuite.replay.addresses import Indices, slots_to_read, slots_to_write
 from kvsuite.replay.frame import Broken, Check, Closing, Forked, Frame, Leaving, Opening, Outcome, Since
 from kvsuite.replay.scheduler import Scheduler
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from kvsuite.engine.contract import Engine, EngineSpec
+    from kvsuite.engine.snapshot import PoolSnapshot
+    from kvsuite.replay.addresses import Given
     from kvsuite.replay.batch import SchedulerConfig, Sequence, StepPlan
     from kvsuite.replay.frame import Part
     from kvsuite.trace.model import Trace
@@ -33,10 +36,11 @@ class Stepper:
 
     def __init__(self, trace: Trace, engine: Engine, config: SchedulerConfig, *, read_all: bool) -> None:
         self._trace = trace
-        self._engine = GuardedEngine(engine)
+        self.engine = GuardedEngine(engine)
+        """The engine, every answer of which has the form of the contract."""
         self._config = config
         self._read_all = read_all
-        self._scheduler = Scheduler(trace, self._engine, config, self)
+        self._scheduler = Scheduler(trace, self.engine, config, self)
         self._since = Since()
         self._step = 0
         self._revision: int | None = None
@@ -45,11 +49,12 @@ class Stepper:
         self._violations_told = 0
         self._claims_memory = self.spec.claims(Capability.MEMORY)
         self._tiers = self.spec.claims(Capability.HOST_TIER)
+        self._indexed = self.spec.claims(Capability.SLOTS)
 
     @property
     def spec(self) -> EngineSpec:
         """Who the engine is and what it claims, as it said when the replay began."""
-        return self._engine.spec
+        return self.engine.spec
 
     def parts(self) -> Generator[Part]:
         """Yield what happens, in order; each part is to be consumed before the next is asked for.
@@ -72,24 +77,25 @@ class Stepper:
         self._since.events.append(Leaving(self._step, sequence, sequence.computed if done else None))
 
     def _parts(self) -> Iterator[Part]:
-        opening = self._engine.snapshot()
+        opening = self.engine.snapshot()
         self._revision = opening[0].revision
         yield Opening(opening)
         step = self._scheduler.next_step(0)
         while step is not None:
-            self._step = self._engine.step = step
+            self._step = self.engine.step = step
             yield from self._one_step(step)
             step = self._scheduler.next_step(step + 1)
-        snapshots = self._engine.snapshot()
+        snapshots = self.engine.snapshot()
         yield Closing(self._take_since(), snapshots, self._outcomes(), dict(self._scheduler.refusals))
-        self._engine.check_spec_is_constant()
+        self.engine.check_spec_is_constant()
 
     def _one_step(self, step: int) -> Iterator[Part]:
-        engine = self._engine
+        engine = self.engine
         if self._tiers:
             engine.tick(step * self._config.step_us)
         plan = self._scheduler.begin(step)
         ops = engine.take_ops()
+        to_write = slots_to_write(engine, plan.writes) if self._indexed else {}
         engine.launched(step)
         snapshots = engine.snapshot(None if self._read_all else self._revision)
         self._revision = snapshots[0].revision
@@ -108,6 +114,7 @@ class Stepper:
             lengths=[sequence.computed for sequence in running],
             writes=plan.writes,
             memory_due=memory_due,
+            indices=Indices(to_write, self._to_read(snapshots)) if self._indexed else None,
         )
         claim_due = memory_due and self._claims_memory
         if full_due or claim_due:
@@ -118,12 +125,17 @@ class Stepper:
         self._since.after = self._scheduler.end(step)
         self._since.ended = self._scheduler.population.ended
 
+    def _to_read(self, snapshots: tuple[PoolSnapshot, ...]) -> Given:
+        device = [set(shot.request_ids) for shot in snapshots if shot.key.tier == "device"]
+        running = self._scheduler.population.running
+        return slots_to_read(self.engine, running, set.intersection(*device))
+
     def _check(self, *, full_due: bool, claim_due: bool) -> Check:
         full = None
         if full_due:
-            full = self._engine.snapshot()
+            full = self.engine.snapshot()
             self._revision = full[0].revision
-        return Check(full, self._engine.memory() if claim_due else None)
+        return Check(full, self.engine.memory() if claim_due else None)
 
     def _full_due(self, plan: StepPlan) -> bool:
         """Full snapshots at intervals, on preemption, and when refusals begin."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from kvsuite.engine import environments, registry
 from kvsuite.engine.config import EngineConfig
 from kvsuite.engine.contiguous.controls import ContiguousMax
+from kvsuite.engine.contract import Capability
 from kvsuite.engine.hosted.engine import HostedEngine
 from kvsuite.engine.reference import ReferenceEngine
 from kvsuite.engine.registry import describe_engines, engine_names, open_engine
@@ -210,3 +212,13 @@ def test_a_claim_without_its_verb_is_refused(install: Install, make_config: Make
 def test_a_refused_configuration_is_told_as_it_is(make_config: MakeConfig) -> None:
     with pytest.raises(ConfigError, match="unknown option 'x'"):
         open_engine("reference", make_config(options={"x": 1}))
+
+
+def test_every_capability_is_claimed_by_a_built_in_engine(make_config: MakeConfig) -> None:
+    """So that each case that asks for one runs on a sound engine, and none is a promise on paper."""
+    ini = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    names = ["reference", *ini["tool"]["pytest"]["kvsuite_specimens"]]
+    built_in = {engine.name for engine in describe_engines() if engine.origin == "built-in"}
+    assert set(names) <= built_in
+    specs = [open_engine(name, make_config(max_model_tokens=64)).spec for name in names]
+    assert set().union(*(spec.capabilities for spec in specs)) == set(Capability)

@@ -8,7 +8,7 @@ import pytest
 from kvsuite.engine.snapshot import PoolKey, PoolKind, PoolSnapshot, PoolSpec
 from kvsuite.ledger.counts import entries_due
 from kvsuite.ledger.tracker import PoolTracker, StepFacts
-from kvsuite.replay.content import slot_range
+from kvsuite.replay.addresses import slot_range
 from kvsuite.trace.request import RequestId
 
 A = RequestId("a")

@@ -21,6 +21,7 @@ from kvsuite.replay.frame import Broken, Check, Closing, Forked, Frame, Leaving,
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
+    from kvsuite.replay.addresses import Indices
     from kvsuite.replay.frame import Event, Part
     from kvsuite.trace.model import RequestId, Trace
 
@@ -69,6 +70,7 @@ class Packer:
             np.array(frame.lengths, np.int64),
             np.array(writes, np.int64).reshape(-1, 4),
             frame.memory_due,
+            frame.indices,
         )
 
     def _snapshots(self, snapshots: tuple[PoolSnapshot, ...]) -> list[tuple[Any, ...]]:
@@ -117,6 +119,7 @@ class Unpacker:
         lengths: Any,
         writes: Any,
         memory_due: bool,
+        indices: Indices | None,
     ) -> Frame:
         if request_ids is not None:
             self._running = request_ids
@@ -130,6 +133,7 @@ class Unpacker:
             lengths=lengths.tolist(),
             writes=[Write(self._sequence(index), *rest) for index, *rest in writes.tolist()],
             memory_due=memory_due,
+            indices=indices,
         )
 
     def _since(self, packed: Any) -> Since:
