@@ -113,7 +113,7 @@ def test_a_saved_sequence_comes_back_without_a_hole(play: Play, block_size: int)
 
 def test_neighbours_that_end_make_one_hole(play: Play) -> None:
     """Where two neighbours ended, paged or not, a request as long as both gets in."""
-    scene = play(8)
+    scene = play(8, beside=True)
     for tenant in range(4):
         assert scene.admit(f"t{tenant}", 8, max_tokens=8).accepted
     scene.step()

@@ -152,11 +152,8 @@ class PoolTracker:
 
     def add_row(self, snapshot: PoolSnapshot, facts: StepFacts) -> None:
         """Add the row of the snapshot just taken."""
-        row = dict.fromkeys(COLUMN_NAMES, 0)
-        row |= self._category_columns()
-        row |= self._sequence_columns(snapshot)
-        row |= self._block_columns(snapshot)
-        row |= facts.counts
+        row = dict.fromkeys(COLUMN_NAMES, 0) | self._category_columns()
+        row |= self._sequence_columns(snapshot) | self._block_columns(snapshot) | facts.counts
         self._rows.append(list(row.values()))
 
     def add_to_last_row(self, facts: StepFacts) -> None:
@@ -263,9 +260,8 @@ class PoolTracker:
         size = self.spec.block_size
         lengths = np.sort(self.lengths)
         count = len(lengths)
-        dropped = int((self.lengths - self.stored).sum())
-        if snapshot.first_live is not None:
-            dropped += int((snapshot.first_live // size * size).sum())
+        let_go = 0 if snapshot.first_live is None else snapshot.first_live // size * size
+        dropped = int((self.lengths - self.stored + let_go).sum())
 
         def nearest_rank(percent: int) -> int:
             return int(lengths[-(-percent * count // 100) - 1]) if count else 0

@@ -62,16 +62,18 @@ def replay(
     """
     config = scheduler or SchedulerConfig()
     parts: Generator[Part]
-    # The tensors of an engine that copies by itself are reached verb by verb, between the parts of a step.
+    stepper = None
     if isinstance(engine, StreamsReplays) and not engine.spec.claims(Capability.COPIES_ITSELF):
         spec, worker = engine.spec, worker or ProbeWorker(engine.spec.pools)
         parts = unpacked(trace, engine.replay_parts(trace, config, read_all=read_all))
     else:
         stepper = Stepper(trace, engine, config, read_all=read_all)
-        spec, worker = stepper.spec, worker_of(stepper.engine, worker)
-        parts = stepper.parts()
+        spec, worker, parts = stepper.spec, worker_of(stepper.engine, worker), stepper.parts()
     tell = None if progress is None else lambda ended: progress(ended, len(trace))
     recorder = Recorder(spec, worker, read_all=read_all, progress=tell)
+    if stepper is not None and spec.claims(Capability.COPIES_ITSELF):
+        # Its tensors are not ours: what a sequence leaves is read before the engine copies over it.
+        stepper.witness = recorder.take_event
     try:
         with closing(parts):
             for part in parts:

@@ -94,6 +94,21 @@ class Recorder:
             case Broken():
                 self._take_since(part.since)
 
+    def take_event(self, event: Event) -> None:
+        """Take in a fork, or a sequence that is about to give its blocks back."""
+        if isinstance(event, Forked):
+            child = event.child
+            for tracker in self._trackers:
+                tracker.fork(event.parent_id, child.request_id)
+            self._content.forked(child, event.tokens)
+            self._families.forked(event.parent_id, child.request_id)
+            return
+        leaving: Leaving = event
+        self._content.before_release(leaving.sequence, leaving.step)
+        self._families.leaving(leaving.sequence.request_id)
+        if leaving.final_tokens is not None:
+            self._final_lengths.append(leaving.final_tokens)
+
     def found(self) -> list[Violation]:
         """Return what was seen step by step so far, in the order of steps."""
         found = [violation for tracker in self._trackers for violation in tracker.violations]
@@ -191,23 +206,9 @@ class Recorder:
             self._worker.transfer(transfer)
         self._transfers = ()
         for event in since.events:
-            self._take_event(event)
+            self.take_event(event)
         if since.after is not None:
             for tracker in self._trackers:
                 tracker.add_to_last_row(since.after)
             if self._progress is not None and len(self._steps) % PROGRESS_INTERVAL_STEPS == 0:
                 self._progress(since.ended)
-
-    def _take_event(self, event: Event) -> None:
-        if isinstance(event, Forked):
-            child = event.child
-            for tracker in self._trackers:
-                tracker.fork(event.parent_id, child.request_id)
-            self._content.forked(child, event.tokens)
-            self._families.forked(event.parent_id, child.request_id)
-            return
-        leaving: Leaving = event
-        self._content.before_release(leaving.sequence, leaving.step)
-        self._families.leaving(leaving.sequence.request_id)
-        if leaving.final_tokens is not None:
-            self._final_lengths.append(leaving.final_tokens)

@@ -15,13 +15,13 @@ from kvsuite.replay.frame import Broken, Check, Closing, Forked, Frame, Leaving,
 from kvsuite.replay.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
     from kvsuite.engine.contract import Engine, EngineSpec
     from kvsuite.engine.snapshot import PoolSnapshot
     from kvsuite.replay.addresses import Given
     from kvsuite.replay.batch import SchedulerConfig, Sequence, StepPlan
-    from kvsuite.replay.frame import Part
+    from kvsuite.replay.frame import Event, Part
     from kvsuite.trace.model import Trace
 
 FULL_SNAPSHOT_INTERVAL_STEPS = 256
@@ -38,6 +38,8 @@ class Stepper:
         self._trace = trace
         self.engine = GuardedEngine(engine)
         """The engine, every answer of which has the form of the contract."""
+        self.witness: Callable[[Event], None] | None = None
+        """Sees each event as it happens; without one they stand in the next part."""
         self._config = config
         self._read_all = read_all
         self._scheduler = Scheduler(trace, self.engine, config, self)
@@ -69,12 +71,18 @@ class Stepper:
 
     def forked(self, parent: Sequence, child: Sequence) -> None:
         """See a child that now shares its parent's blocks."""
-        self._since.events.append(Forked(parent.request_id, child, child.computed))
+        self._tell(Forked(parent.request_id, child, child.computed))
 
     def leaving(self, sequence: Sequence) -> None:
         """See a running sequence just before it gives its blocks back."""
         done = sequence.decodes and sequence.generated >= sequence.request.output_tokens
-        self._since.events.append(Leaving(self._step, sequence, sequence.computed if done else None))
+        self._tell(Leaving(self._step, sequence, sequence.computed if done else None))
+
+    def _tell(self, event: Event) -> None:
+        if self.witness is None:
+            self._since.events.append(event)
+        else:
+            self.witness(event)
 
     def _parts(self) -> Iterator[Part]:
         opening = self.engine.snapshot()
