@@ -39,7 +39,7 @@ GAPS = [0, 0, 1, 2, 9]
 FAMILIES = 2
 """Kinds of prompts; those of one kind begin alike."""
 MOSTLY = [True, True, True, False]
-SCOPES: list[list[str | None]] = [[None], [None, "adapter"]]
+SCOPES: dict[bool, list[str | None]] = {False: [None], True: [None, "adapter"]}
 """What the requests of a lifecycle are computed under: all alike, or some by an adapter."""
 BURSTS = [0, 0, 0, 1, 2]
 ROOMY = 512
@@ -94,10 +94,13 @@ class Lifecycle:
 
 
 @st.composite
-def lifecycles(draw: st.DrawFn, spec: EngineSpec) -> Lifecycle:
-    """Draw what ``spec`` claims: without a capability nothing is drawn that would need it."""
+def lifecycles(draw: st.DrawFn, spec: EngineSpec, *, scoped: bool | None = None) -> Lifecycle:
+    """Draw what ``spec`` claims: without a capability nothing is drawn that would need it.
+
+    ``scoped`` is whether some requests are computed by an adapter; ``None``: in some lifecycles.
+    """
     size = draw(st.sampled_from(BLOCK_SIZES))
-    scopes = draw(st.sampled_from(SCOPES))
+    scopes = SCOPES[draw(st.booleans()) if scoped is None else scoped]
     rows: list[Row] = []
     at_step = 0
     for number in range(draw(st.integers(1, 7))):
@@ -184,7 +187,9 @@ def play(lifecycle: Lifecycle, open_engine: EngineOpener) -> int:
     except EngineError as error:
         raise EngineError(f"{error}\n{lifecycle.told(open_engine.engine_name)}") from error
     if done.violations:
-        raise InvariantViolation(f"{violation_text(done)}\n{lifecycle.told(open_engine.engine_name)}")
+        raise InvariantViolation(
+            f"{violation_text(done.violations)}\n{lifecycle.told(open_engine.engine_name)}"
+        )
     return len(done.timeline)
 
 
@@ -202,7 +207,20 @@ def test_any_lifecycle_keeps_every_law(open_engine: EngineOpener) -> None:
     spec = claims(open_engine)
 
     @settings(max_examples=100, **QUICK)
-    @given(lifecycles(spec))
+    @given(lifecycles(spec, scoped=False))
+    def law(lifecycle: Lifecycle) -> None:
+        play(lifecycle, open_engine)
+
+    law()
+
+
+@pytest.mark.requires(Capability.PREFIX_CACHE)
+def test_any_lifecycle_of_two_scopes_keeps_every_law(open_engine: EngineOpener) -> None:
+    """A hundred more, where equal prompts of another adapter share nothing."""
+    spec = claims(open_engine)
+
+    @settings(max_examples=100, **QUICK)
+    @given(lifecycles(spec, scoped=True))
     def law(lifecycle: Lifecycle) -> None:
         play(lifecycle, open_engine)
 

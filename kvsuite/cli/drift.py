@@ -39,6 +39,7 @@ def drift(
     watermark_blocks: o.WatermarkBlocks = 0,
     no_prefix_cache: o.NoPrefixCache = False,
     max_model_tokens: o.MaxModelTokens = None,
+    option: o.EngineOption = None,
     max_sequences: o.MaxSequences = 256,
     max_step_tokens: o.MaxStepTokens = 8192,
     step: o.Step = "50ms",
@@ -59,7 +60,7 @@ def drift(
     3 when a version cannot be had.
     """
     from kvsuite.cli.drift_run import DriftOrder, run
-    from kvsuite.cli.setup import CacheOptions, TraceOptions
+    from kvsuite.cli.setup import CacheOptions, TraceOptions, parse_engine_options
     from kvsuite.cli.sizes import parse_duration_us, parse_pool
     from kvsuite.replay.scheduler import SchedulerConfig
 
@@ -87,6 +88,7 @@ def drift(
             watermark_blocks=watermark_blocks,
             prefix_cache=not no_prefix_cache,
             max_model_tokens=max_model_tokens,
+            options=parse_engine_options(option or ()),
         ),
         scheduler=SchedulerConfig(max_sequences, max_step_tokens, parse_duration_us(step)),
         block_size=block_size,

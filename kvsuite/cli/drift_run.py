@@ -14,6 +14,7 @@ from kvsuite.cli.setup import engine_config, open_trace
 from kvsuite.cli.sizes import parse_pool
 from kvsuite.cli.trace_figures import trace_figures
 from kvsuite.engine import environments
+from kvsuite.engine.registry import home_of
 from kvsuite.errors import ConfigError
 from kvsuite.record.build import MAX_ROWS, trace_line
 from kvsuite.record.provenance import utc_now
@@ -77,7 +78,9 @@ class DriftOrder:
             )
         (name,) = self.engines
         ends = (str(self.from_version), str(self.to_version))
-        versions = between(environments.released(name), *ends, name) if self.all_versions else ends
+        versions = (
+            between(environments.released(home_of(name)[0]), *ends, name) if self.all_versions else ends
+        )
         return tuple(f"{name}@{version}" for version in versions)
 
     def _named(self) -> tuple[str, ...]:

@@ -25,11 +25,12 @@ def create(
     """Build an environment from the package index, unless it is there."""
     from kvsuite.cli.output import print_figures
     from kvsuite.engine.environments import ensure
-    from kvsuite.engine.registry import prepare
+    from kvsuite.engine.registry import home_of, prepare
 
     name, version = _split(engine)
-    made = ensure(name, version, loader=loader)
-    prepare(made.name, made.version)
+    home, needed = home_of(name)
+    made = ensure(home, version, loader=loader or needed)
+    prepare(name, made.version)
     print_figures(
         [
             ("environment", f"{made.name}@{made.version} ({made.loader})"),

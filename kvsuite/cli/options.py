@@ -32,6 +32,15 @@ MaxModelTokens = Annotated[
     int | None,
     typer.Option(min=1, help="Cap of a request that declares none; the longest of the trace without it."),
 ]
+EngineOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="NAME=VALUE",
+        help="Option of the engine's own, such as window_tokens=128: whole number, true, false or text; "
+        "repeatable.",
+    ),
+]
 MaxSequences = Annotated[int, typer.Option(min=1, help="Sequences at once.")]
 MaxStepTokens = Annotated[int, typer.Option(min=1, help="Token budget of a step.")]
 Step = Annotated[str, typer.Option(help="Duration of a step, such as 50ms.")]

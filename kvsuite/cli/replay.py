@@ -22,6 +22,7 @@ def replay(
     watermark_blocks: o.WatermarkBlocks = 0,
     no_prefix_cache: o.NoPrefixCache = False,
     max_model_tokens: o.MaxModelTokens = None,
+    option: o.EngineOption = None,
     max_sequences: o.MaxSequences = 256,
     max_step_tokens: o.MaxStepTokens = 8192,
     step: o.Step = "50ms",
@@ -54,7 +55,7 @@ def replay(
     Prints the ledger's figures, writes record and report. Exit code 1 when a law is broken.
     """
     from kvsuite.cli.replay_run import ReplayOrder, run
-    from kvsuite.cli.setup import CacheOptions, TraceOptions
+    from kvsuite.cli.setup import CacheOptions, TraceOptions, parse_engine_options
     from kvsuite.cli.sizes import parse_duration_us, parse_pool
     from kvsuite.replay.scheduler import SchedulerConfig
 
@@ -78,6 +79,7 @@ def replay(
             watermark_blocks=watermark_blocks,
             prefix_cache=not no_prefix_cache,
             max_model_tokens=max_model_tokens,
+            options=parse_engine_options(option or ()),
         ),
         scheduler=SchedulerConfig(max_sequences, max_step_tokens, parse_duration_us(step), lookahead_tokens),
         engine=engine,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kvsuite.cache.layout import Dtype, Layout, model_layout
@@ -16,9 +17,15 @@ from kvsuite.trace.load import load_trace
 from kvsuite.trace.overlay import apply_overlay
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from kvsuite.engine.contract import EngineSpec
     from kvsuite.replay.worker import Worker
     from kvsuite.trace.model import Trace
+
+
+_WHOLE = re.compile("-?[0-9]+")
+_BOOLEANS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +53,8 @@ class CacheOptions:
     watermark_blocks: int = 0
     prefix_cache: bool = True
     max_model_tokens: int | None = None
+    options: Mapping[str, int | str | bool] = field(default_factory=dict)
+    """The engine's own, see `EngineConfig.options`."""
 
     def layout(self) -> Layout:
         """Return the layout of one rank.
@@ -54,6 +63,27 @@ class CacheOptions:
         """
         dtype = None if self.dtype is None else Dtype.parse(self.dtype)
         return replace(model_layout(self.model).with_(dtype=dtype, num_layers=self.layers), tp_size=self.tp)
+
+
+def parse_engine_options(texts: Iterable[str]) -> dict[str, int | str | bool]:
+    """Return the options written as ``NAME=VALUE``: a whole number, ``true``, ``false``, or else text.
+
+    **Raises:** `ConfigError` for one without a name or a value, and for a name that comes twice.
+
+    >>> parse_engine_options(["window_tokens=128", "dynamic_split_fuse=false", "kv_precision=u8"])
+    {'window_tokens': 128, 'dynamic_split_fuse': False, 'kv_precision': 'u8'}
+    """
+    options: dict[str, int | str | bool] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not name or not value:
+            raise ConfigError(f"option {text!r}: expected NAME=VALUE, such as window_tokens=128")
+        if name in options:
+            raise ConfigError(
+                f"option {name} is given twice, as {options[name]!r} and {value!r}: give it once"
+            )
+        options[name] = int(value) if _WHOLE.fullmatch(value) else _BOOLEANS.get(value, value)
+    return options
 
 
 def open_trace(text: str, options: TraceOptions) -> Trace:
@@ -104,6 +134,7 @@ def engine_config(options: CacheOptions, trace: Trace, *, block_size: int, pool:
         prefix_cache=options.prefix_cache,
         watermark_blocks=options.watermark_blocks,
         max_model_tokens=options.max_model_tokens or longest_declared_tokens(trace),
+        options=options.options,
         trace=trace,
     )
 

@@ -29,6 +29,7 @@ def sweep(
     watermark_blocks: o.WatermarkBlocks = 0,
     no_prefix_cache: o.NoPrefixCache = False,
     max_model_tokens: o.MaxModelTokens = None,
+    option: o.EngineOption = None,
     max_sequences: o.MaxSequences = 256,
     max_step_tokens: o.MaxStepTokens = 8192,
     step: o.Step = "50ms",
@@ -47,7 +48,7 @@ def sweep(
     All run on one pool in bytes, and are compared by slack, tables, admissions and occupancy.
     The decision also needs latency, which is not measured here: no option is chosen.
     """
-    from kvsuite.cli.setup import CacheOptions, TraceOptions
+    from kvsuite.cli.setup import CacheOptions, TraceOptions, parse_engine_options
     from kvsuite.cli.sizes import parse_block_sizes, parse_duration_us, parse_pool
     from kvsuite.cli.sweep_run import SweepOrder, run
     from kvsuite.replay.scheduler import SchedulerConfig
@@ -73,6 +74,7 @@ def sweep(
             watermark_blocks=watermark_blocks,
             prefix_cache=not no_prefix_cache,
             max_model_tokens=max_model_tokens,
+            options=parse_engine_options(option or ()),
         ),
         scheduler=SchedulerConfig(max_sequences, max_step_tokens, parse_duration_us(step)),
         engine=engine,

@@ -78,6 +78,7 @@ class SweepOrder:
             prefix_cache=self.cache.prefix_cache,
             watermark_blocks=self.cache.watermark_blocks,
             max_model_tokens=self.cache.max_model_tokens,
+            engine_options=self.cache.options,
         )
 
 

@@ -41,8 +41,17 @@ ADAPTERS = {
     "lmdeploy": "kvsuite.engine.adapters.lmdeploy:LmdeployEngine",
     "tokasaurus": "kvsuite.engine.adapters.tokasaurus:TokasaurusEngine",
     "openvino": "kvsuite.engine.adapters.openvino:OpenvinoEngine",
+    "vllm-lookahead": "kvsuite.engine.adapters.vllm:VllmLookaheadEngine",
+    "vllm-window": "kvsuite.engine.adapters.vllm:VllmWindowEngine",
+    "vllm-scheduler": "kvsuite.engine.adapters.vllm:VllmSchedulerEngine",
 }
 """Real engines: whatever version is installed here, or ``NAME@VERSION`` in an environment of its own."""
+_HOMES: dict[str, tuple[str, str | None]] = {
+    "vllm-lookahead": ("vllm", None),
+    "vllm-window": ("vllm", None),
+    "vllm-scheduler": ("vllm", "full"),
+}
+"""Recipe and loader of an engine that lives in the environment of another name."""
 _BUILT_IN = {
     "reference": "kvsuite.engine.reference:ReferenceEngine",
     "contiguous-max": "kvsuite.engine.contiguous.controls:ContiguousMax",
@@ -181,9 +190,15 @@ def _version_factory(name: str) -> Factory:
             f"{', '.join(ADAPTERS)}"
         )
     environments = importlib.import_module("kvsuite.engine.environments")
-    environment = environments.ensure(base, version)
+    home, loader = home_of(base)
+    environment = environments.ensure(home, version, loader=loader)
     prepare(base, environment.version)
     return partial(open_hosted, environment.python, base)
+
+
+def home_of(name: str) -> tuple[str, str | None]:
+    """Return the environment in which a real engine lives: its name, and its loader where it needs one."""
+    return _HOMES.get(name, (name, None))
 
 
 def prepare(name: str, version: str) -> None:

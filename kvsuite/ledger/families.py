@@ -11,16 +11,19 @@ child has copied.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from kvsuite.engine.contract import BlockCopy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from kvsuite.engine.snapshot import Int32Array, Int64Array
+    from kvsuite.ledger.holdings import HeldTable
     from kvsuite.ledger.tracker import PoolTracker
     from kvsuite.trace.model import RequestId
 
@@ -57,6 +60,19 @@ class _Family:
     copied_tokens: int = 0
     peak_saved_tokens: int = 0
     saved_at_last_copy_tokens: int = 0
+    saved_tokens: int = 0
+    """What the members shared when last counted."""
+    tables: list[HeldTable] = field(default_factory=list)
+    """Their tables then, where that stands for as long as these do: no last block is shared."""
+
+
+class _Shared(NamedTuple):
+    """Blocks of one member that anybody else holds too, and how full it has them."""
+
+    blocks: Int32Array
+    fills: Int64Array
+    last: bool
+    """Whether its last block is among them, which fills while the table stands."""
 
 
 class FamilyBook:
@@ -95,8 +111,9 @@ class FamilyBook:
                 family.copies += 1
                 family.copied_tokens += copy.num_tokens
                 copied.add(family.root)
+        rows = {name: row for row, name in enumerate(self._tracker.order) if name in self._family_of}
         for family in {f.root: f for f in self._family_of.values()}.values():
-            saved = self._saved_tokens(family)
+            saved = self._saved_tokens(family, rows)
             family.peak_saved_tokens = max(family.peak_saved_tokens, saved)
             if family.root in copied:
                 family.saved_at_last_copy_tokens = saved
@@ -117,26 +134,38 @@ class FamilyBook:
             for f in self._all
         )
 
-    def _saved_tokens(self, family: _Family) -> int:
-        size = self._tracker.spec.block_size
-        blocks, fills = [], []
-        for row, request_id in enumerate(self._tracker.order):
-            if request_id in family.members and self._tracker.used[row]:
-                used = int(self._tracker.used[row])
-                table = self._tracker.blocks_of(request_id)[:used]
-                fill = np.full(used, size, np.int64)
-                fill[-1:] = int(self._tracker.lengths[row]) - (used - 1) * size
-                owned = ~np.isin(table, self._tracker.holdings.null_ids)
-                blocks.append(table[owned])
-                fills.append(fill[owned])
-        if not blocks:
-            return 0
-        held, filled = np.concatenate(blocks), np.concatenate(fills)
-        order = np.lexsort((-filled, held))
-        held, filled = held[order], filled[order]
-        again = np.zeros(len(held), np.bool_)
-        again[1:] = held[1:] == held[:-1]
-        return int(filled[again].sum())
+    def _saved_tokens(self, family: _Family, rows: Mapping[RequestId, int]) -> int:
+        known, members = self._tracker.holdings.tables, [name for name in family.members if name in rows]
+        tables = [known[name] for name in members]
+        if len(tables) == len(family.tables) and all(map(operator.is_, tables, family.tables)):
+            return family.saved_tokens
+        parts = [self._shared(name, rows[name]) for name in members]
+        family.tables = [] if any(part.last for part in parts) else tables
+        family.saved_tokens = _held_again(parts) if parts else 0
+        return family.saved_tokens
+
+    def _shared(self, request_id: RequestId, row: int) -> _Shared:
+        holdings, size = self._tracker.holdings, self._tracker.spec.block_size
+        used = int(self._tracker.used[row])
+        table = self._tracker.blocks_of(request_id)[:used]
+        shared = holdings.holders[table] > 1
+        if len(holdings.null_ids):
+            shared &= ~np.isin(table, holdings.null_ids)
+        entries = np.flatnonzero(shared)
+        fills = np.full(len(entries), size, np.int64)
+        last = bool(len(entries)) and int(entries[-1]) == used - 1
+        if last:
+            fills[-1] = int(self._tracker.lengths[row]) - (used - 1) * size
+        return _Shared(table[entries], fills, last)
+
+
+def _held_again(parts: Sequence[_Shared]) -> int:
+    """Return the slots that a second, third, ... member holds; who has a block fullest holds it first."""
+    held = np.concatenate([part.blocks for part in parts])
+    filled = np.concatenate([part.fills for part in parts])
+    order = np.lexsort((-filled, held))
+    held, filled = held[order], filled[order]
+    return int(filled[1:][held[1:] == held[:-1]].sum())
 
 
 def copies_seen(tracker: PoolTracker, written: Callable[[RequestId], int]) -> tuple[BlockCopy, ...]:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import kvsuite
-from kvsuite.errors import GoldenError, GoldenMismatch, InvariantViolation
+from kvsuite.errors import GoldenError, GoldenMismatch
 from kvsuite.plugin.case_id import ENGINE
 from kvsuite.plugin.notes import notes_of
 from kvsuite.plugin.options import CASES_MODULE, SETTINGS
-from kvsuite.plugin.replays import violation_text
+from kvsuite.plugin.replays import refuse_violations
 from kvsuite.plugin.subjects import subjects_of
 
 if TYPE_CHECKING:
@@ -46,20 +46,21 @@ class GoldenCheck:
         """Hold one ledger against its golden; ``label`` tells several ledgers of a case apart.
 
         Under ``--update-goldens`` the ledger is offered to be written instead, unless the case is a
-        known deviation, which is never accepted by the way.
+        known deviation, which is never accepted by the way; one that only sets laws apart is.
 
-        **Raises:** `InvariantViolation` for a replay that broke a law, `GoldenMismatch` where the engine
-        differs, `GoldenError` where a golden is missing, damaged, or no longer judges.
+        **Raises:** `InvariantViolation` for a replay that broke a law which is not set apart,
+        `GoldenMismatch` where the engine differs, `GoldenError` where a golden is missing, damaged, or no
+        longer judges.
         """
         __tracebackhide__ = True
-        if replay.violations:
-            raise InvariantViolation(violation_text(replay))
+        refuse_violations(self._item, replay)
         observed = self._observed(replay, trace, label)
         path = f"{self._store.folder(observed)}/{_name(observed)}"
         if path in self._compared:
             raise GoldenError(f"{path} is checked twice by one case: tell the ledgers apart with a label")
         self._compared[path] = self._store.folder(observed)
-        if self._settings.update and notes_of(self._item).deviation is None:
+        notes = notes_of(self._item)
+        if self._settings.update and (notes.deviation is None or notes.set_apart):
             self._offer(observed)
             return
         judgement = self._store.judge(observed)

@@ -37,6 +37,10 @@ class Notes:
     device: str = "cpu"
     worker: str = ""
     deviation: str | None = None
+    deviation_file: str = ""
+    """Where the known deviation is listed."""
+    set_apart: list[str] = field(default_factory=list)
+    """Laws that the known deviation sets apart: the case is not expected to fail then."""
     capability: str | None = None
     message: str = ""
     invariants: list[str] = field(default_factory=list)

@@ -225,7 +225,7 @@ def _located(trace: str, folder: Path) -> str:
 def _checked(config: pytest.Config, settings: Settings) -> Settings:
     from kvsuite.device.select import resolve_device
     from kvsuite.golden.files import check_root
-    from kvsuite.plugin.deviations import read_deviations
+    from kvsuite.plugin.deviations import known_deviations
     from kvsuite.plugin.subjects import subjects_of
     from kvsuite.trace.load import load_trace
 
@@ -243,8 +243,7 @@ def _checked(config: pytest.Config, settings: Settings) -> Settings:
         check_root(Path(settings.goldens))
         device = resolve_device(settings.device)
         unavailable = subjects_of(config).unavailable((*settings.engines, *settings.specimens))
-        if settings.deviations is not None:
-            read_deviations(Path(settings.deviations))
+        known_deviations(settings.deviations, settings.engines)
         for trace in settings.traces:
             load_trace(trace)
     except KvsuiteError as error:

@@ -18,7 +18,7 @@ from kvsuite.errors import KvsuiteError
 from kvsuite.plugin.case_id import ROOT_NAME
 from kvsuite.plugin.notes import ATTRIBUTE
 from kvsuite.plugin.options import SETTINGS, command_line, on_worker
-from kvsuite.plugin.selection import COLLECTED
+from kvsuite.plugin.selection import COLLECTED, STRICT_PASS
 from kvsuite.plugin.summary import write_summary
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from kvsuite.record.schema import AnyLine, CaseLine, GoldenLine
 
 Outcome = Literal["passed", "failed", "error", "skipped", "xfailed", "xpassed"]
-_STRICT_PASS = "[XPASS(strict)]"
 
 
 @dataclass
@@ -247,7 +246,7 @@ def _outcome(report: pytest.TestReport) -> Outcome:
         return "xfailed" if expected else "skipped"
     if report.passed:
         return "xpassed" if expected else "passed"
-    if str(report.longrepr).startswith(_STRICT_PASS):
+    if str(report.longrepr).startswith(STRICT_PASS):
         return "xpassed"
     return "failed" if report.when == "call" else "error"
 

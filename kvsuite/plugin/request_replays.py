@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvsuite.errors import InvariantViolation
 from kvsuite.plugin.notes import notes_of
-from kvsuite.plugin.replays import Replayer, violation_text
+from kvsuite.plugin.replays import Replayer, refuse_violations
 from kvsuite.plugin.subjects import subjects_of
 
 if TYPE_CHECKING:
@@ -40,8 +39,7 @@ class RequestReplayer:
         """
         __tracebackhide__ = True
         done = self.watch(trace, num_blocks=num_blocks, block_size=block_size, **config)
-        if done.violations:
-            raise InvariantViolation(violation_text(done))
+        refuse_violations(self._item, done)
         return done
 
     def watch(

@@ -13,7 +13,7 @@ import pytest
 from kvsuite.engine.contract import Capability
 from kvsuite.errors import GoldenMismatch, InvariantViolation, UnsupportedBlockSize
 from kvsuite.plugin.case_id import ENGINE, case_id, cases_root, engine_of
-from kvsuite.plugin.deviations import Deviation, read_deviations
+from kvsuite.plugin.deviations import Deviation, Known, known_deviations
 from kvsuite.plugin.notes import is_case, notes_of
 from kvsuite.plugin.options import SETTINGS, on_worker
 from kvsuite.plugin.subjects import subjects_of
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 TRACE = "trace_name"
+STRICT_PASS = "[XPASS(strict)]"
+"""How pytest begins what it says of an expected failure that did not fail."""
 REQUIRE_VARIABLE = "KVSUITE_REQUIRE_ENVIRONMENTS"
 """Where it is set, a case whose engine cannot be had fails instead of being skipped."""
 
@@ -30,7 +32,8 @@ REQUIRE_VARIABLE = "KVSUITE_REQUIRE_ENVIRONMENTS"
 class Collected:
     """What was collected, deselected or not.
 
-    ``missing`` says why this is not the whole suite, ``None`` where it is.
+    ``deviations`` are those about an engine and a version under test. ``missing`` says why this is not the
+    whole suite, ``None`` where it is.
     """
 
     cases: frozenset[str]
@@ -61,9 +64,10 @@ def pytest_collection_modifyitems(
     """Take note of what was collected; mark known deviations; leave timing out beside other workers."""
     before = list(items)
     settings = config.stash[SETTINGS]
-    deviations = () if settings.deviations is None else read_deviations(Path(settings.deviations))
+    engines = (*settings.engines, *settings.specimens)
+    known = known_deviations(settings.deviations, engines)
     for item in before:
-        _mark_deviation(item, deviations)
+        _mark_deviation(item, known)
     yield
     if "slow" not in str(config.getoption("markexpr", default="")):
         _deselect(config, items, [item for item in items if item.get_closest_marker("slow")])
@@ -72,7 +76,7 @@ def pytest_collection_modifyitems(
     config.stash[COLLECTED] = Collected(
         cases=frozenset(case_id(item) for item in before if is_case(item)),
         golden_cases=frozenset(case_id(item) for item in before if _takes(item, "golden")),
-        deviations=deviations,
+        deviations=known.concerning((name, _version_of(config, name)) for name in engines),
         timing_left_out=len(timing),
         missing=_missing(session, before),
     )
@@ -104,13 +108,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """Skip a case in a block size that its engine does not have."""
+    """Skip a case in a block size that its engine does not have; fail one whose laws hold after all."""
     try:
-        return (yield)
+        result = yield
     except UnsupportedBlockSize as refusal:
         if not is_case(item):
             raise
         pytest.skip(str(refusal))
+    if is_case(item):
+        _refuse_mended(item)
+    return result
 
 
 def _skip_by_requests(item: pytest.Item, wanted: list[Capability]) -> None:
@@ -157,21 +164,44 @@ def _names(mark: pytest.Mark) -> list[str]:
     return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
 
 
-def _mark_deviation(item: pytest.Item, deviations: tuple[Deviation, ...]) -> None:
+def _mark_deviation(item: pytest.Item, known: Known) -> None:
     """Expect a known deviation to fail, by a wrong answer only: never by a crash or a missing golden.
 
-    An assertion is an answer where the case made it; one that fails inside the engine is a crash.
+    An assertion is an answer where the case made it; one that fails inside the engine is a crash. A case
+    whose deviation names laws is not expected to fail: replays set these laws apart.
     """
-    if not deviations or not is_case(item):
+    if not is_case(item):
         return
-    case, engine = case_id(item), engine_of(item)
-    found = next((entry for entry in deviations if entry.covers(case, engine)), None)
+    engine = engine_of(item)
+    found = known.find(case_id(item), engine, _version_of(item.config, engine))
     if found is None:
         return
-    notes_of(item).deviation = str(found)
+    entry, path = found
+    notes = notes_of(item)
+    notes.deviation, notes.deviation_file = str(entry), str(path)
+    if entry.invariants is not None:
+        notes.set_apart = list(entry.invariants)
+        return
     answers = (InvariantViolation, GoldenMismatch, AssertionError)
     raises = pytest.RaisesExc(answers, check=lambda error: _judged(error, item.path))
-    item.add_marker(pytest.mark.xfail(reason=str(found), raises=raises, strict=True))
+    item.add_marker(pytest.mark.xfail(reason=str(entry), raises=raises, strict=True))
+
+
+def _version_of(config: pytest.Config, engine: str | None) -> str | None:
+    """Return the version of an engine under test; ``None`` where it cannot be had."""
+    if engine is None or engine in config.stash[SETTINGS].unavailable:
+        return None
+    return subjects_of(config).spec(engine).version
+
+
+def _refuse_mended(item: pytest.Item) -> None:
+    """Fail a case that passed and broke none of the laws that its known deviation sets apart."""
+    notes = notes_of(item)
+    if notes.set_apart and not set(notes.set_apart) & set(notes.invariants):
+        pytest.fail(
+            f"{STRICT_PASS} {notes.deviation}: no replay of this case broke {' or '.join(notes.set_apart)}",
+            pytrace=False,
+        )
 
 
 def _judged(error: BaseException, case: Path) -> bool:

@@ -87,14 +87,19 @@ def _ending_lines(recorder: Recorder) -> list[tuple[str, str]]:
 
 
 def _claim_lines(recorder: Recorder) -> list[tuple[str, str]]:
-    """Say what was skipped because an engine does not claim it, and that known deviations are mended."""
+    """Say what engines do not claim, which laws were set apart, and which known deviations are mended."""
     unclaimed = Counter((seen.notes or {}).get("capability") for seen in recorder.seen.values())
     named = ", ".join(f"{unclaimed[name]} for {name}" for name in sorted(filter(None, unclaimed)))
     lines = [(f"skipped, not claimed: {named}", "yellow")] if named else []
-    mended = sum(seen.outcome == "xpassed" for seen in recorder.seen.values())
+    passed = [seen.notes for seen in recorder.seen.values() if seen.notes and seen.outcome == "passed"]
+    apart = Counter(tuple(notes["set_apart"]) for notes in passed if notes.get("set_apart"))
+    for laws, count in sorted(apart.items()):
+        lines.append((f"set apart: {', '.join(laws)} in {count} cases, as known deviations", "yellow"))
+    mended = [seen.notes or {} for seen in recorder.seen.values() if seen.outcome == "xpassed"]
     if mended:
-        entries = f"delete their entries from {recorder.settings.deviations}"
-        lines.append((f"mended: {mended} known deviations did not occur; {entries}", "red"))
+        files = " and ".join(sorted({str(notes.get("deviation_file", "")) for notes in mended}))
+        entries = f"delete their entries from {files}"
+        lines.append((f"mended: {len(mended)} known deviations did not occur; {entries}", "red"))
     return lines
 
 

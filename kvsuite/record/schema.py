@@ -174,7 +174,7 @@ class CaseLine(Line, tag="case", frozen=True, kw_only=True):
     capability: str | None = None
     """For a skip: the capability the engine does not claim."""
     deviation: str | None = None
-    """For an expected failure: kind, reason and issue."""
+    """For an expected failure, or laws set apart: kind, reason and issue, and these laws."""
 
 
 class GoldenLine(Line, tag="golden", frozen=True, kw_only=True):

@@ -67,17 +67,14 @@ def slots_to_read(engine: Indexed, sequences: Iterable[Sequence], shown: Collect
 class Addresses:
     """Slots through the tables of the newest snapshot."""
 
-    together = True
-    """Whether tokens of many sequences are looked up at once."""
-
     def __init__(self, trackers: tuple[PoolTracker, ...]) -> None:
         self._trackers = trackers
         self.whole = True
         """Whether every live sequence has a slot for each of its tokens, without asking one by one."""
 
-    def begin(self, indices: Indices | None) -> None:
+    def begin(self, writes: list[Write], indices: Indices | None) -> None:
         """Learn that a step is launched and its snapshot taken in."""
-        del indices
+        del writes, indices
         self.whole = all(t.agrees and (t.held * t.spec.block_size >= t.stored).all() for t in self._trackers)
 
     def lack(self, tracker: PoolTracker, sequence: Sequence, stop: int) -> str | None:
@@ -102,8 +99,12 @@ class Addresses:
         """Return the slots of a write."""
         return self.to_read(tracker, write.sequence, write.start, write.stop)
 
-    def singles(self, tracker: PoolTracker, writes: list[Write]) -> Int64Array:
-        """Return the slots of writes of one token each, int64[len]; only where they are ``together``."""
+    def singles_to_write(self, tracker: PoolTracker, writes: list[Write]) -> Int64Array:
+        """Return the slots of writes of one token each, int64[len]; only where all is ``whole``."""
+        return self.singles_to_read(tracker, writes)
+
+    def singles_to_read(self, tracker: PoolTracker, writes: list[Write]) -> Int64Array:
+        """Return where one token each is read, int64[len]: -1 for one that is held no more."""
         size, tables, ring = tracker.spec.block_size, tracker.holdings.tables, _ring_tokens(tracker.spec)
         starts = [write.start % ring if ring else write.start for write in writes]
         blocks = [
@@ -116,19 +117,17 @@ class Addresses:
 class KernelAddresses(Addresses):
     """Slots as an engine that claims SLOTS gives them to its kernel: see `Indices`."""
 
-    together = False
-
     def __init__(self, pools: tuple[PoolSpec, ...], trackers: tuple[PoolTracker, ...]) -> None:
         super().__init__(trackers)
         self._place: dict[PoolKey, int] = {pool.key: at for at, pool in enumerate(pools)}
         self._indices = Indices({}, {})
 
-    def begin(self, indices: Indices | None) -> None:
+    def begin(self, writes: list[Write], indices: Indices | None) -> None:
         """Take over the indices of a step."""
-        super().begin(indices)
-        self.whole = False
+        super().begin(writes, indices)
         assert indices is not None
         self._indices = indices
+        self.whole = self.whole and all(self._are_sound(tracker, writes) for tracker in self._trackers)
 
     def lack(self, tracker: PoolTracker, sequence: Sequence, stop: int) -> str | None:
         """Return why token ``stop - 1`` of a sequence has no slot, or another one that it reads."""
@@ -137,18 +136,15 @@ class KernelAddresses(Addresses):
         if lacking or known is None:
             return lacking
         length, slots = known[0], known[1][self._place[tracker.spec.key]]
-        window = tracker.spec.window_tokens  # its newest token may be one that is yet to come
-        due = length if window is None else min(length, window - 1)
+        fewest, most = _read_at_once(tracker.spec, length)
         name = f"{sequence.request_id} of {length} tokens"
-        return self._fault(tracker, slots, f"read_slots of {name}", due, length)
+        return self._fault(tracker, slots, f"read_slots of {name}", fewest, most)
 
     def lack_to_write(self, tracker: PoolTracker, write: Write) -> str | None:
         """Return why a write has no slots, its sequence having them; ``None`` where it has."""
         length, slots = self._written_at(tracker, write)
-        count, window = write.stop - write.start, tracker.spec.window_tokens
-        due = count if window is None else min(count, window)
-        name = f"write_slots of {write.sequence.request_id}, {count} tokens longer,"
-        return self._fault(tracker, slots, name, due, length)
+        name = f"write_slots of {write.sequence.request_id}, {write.stop - write.start} tokens longer,"
+        return self._fault(tracker, slots, name, _written_at_least(tracker.spec, write), length)
 
     def to_read(self, tracker: PoolTracker, sequence: Sequence, start: int, stop: int) -> Int64Array:
         """Return the slots of tokens ``start..stop`` that are still held; a new fork's are its parent's."""
@@ -161,6 +157,41 @@ class KernelAddresses(Addresses):
         """Return the slots of a write."""
         length, slots = self._written_at(tracker, write)
         return _counted_back(slots, length, write.start, write.stop)
+
+    def singles_to_write(self, tracker: PoolTracker, writes: list[Write]) -> Int64Array:
+        """Return the slots of writes of one token each, int64[len]; only where all is ``whole``."""
+        given, place = self._indices.writes, self._place[tracker.spec.key]
+        found = [(given[write.sequence.request_id], write.start) for write in writes]
+        return np.array([slots[place][start - length] for (length, slots), start in found], np.int64)
+
+    def singles_to_read(self, tracker: PoolTracker, writes: list[Write]) -> Int64Array:
+        """Return where one token each is read, int64[len]: -1 for one that is held no more."""
+        given, place = self._indices.reads, self._place[tracker.spec.key]
+        found = np.full(len(writes), -1, np.int64)
+        for row, write in enumerate(writes):
+            known = given.get(write.sequence.request_id)
+            if known is None:
+                found[row : row + 1] = super().singles_to_read(tracker, [write])
+            elif known[0] - len(known[1][place]) <= write.start:
+                found[row] = known[1][place][write.start - known[0]]
+        return found
+
+    def _are_sound(self, tracker: PoolTracker, writes: list[Write]) -> bool:
+        """Return whether every index list of the step is as long as it should be, and inside the pool."""
+        spec, place = tracker.spec, self._place[tracker.spec.key]
+        reads = [(length, slots[place]) for length, slots in self._indices.reads.values()]
+        for length, slots in reads:
+            fewest, most = _read_at_once(spec, length)
+            if not fewest <= len(slots) <= most:
+                return False
+        written = [(write, *self._written_at(tracker, write)) for write in writes]
+        if any(
+            not _written_at_least(spec, write) <= len(slots) <= length for write, length, slots in written
+        ):
+            return False
+        parts = [*(slots for _, slots in reads), *(slots for _, _, slots in written)]
+        slots = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        return bool((slots.view(np.uint64) < spec.num_blocks * spec.block_size).all())  # below 0: huge
 
     def _written_at(self, tracker: PoolTracker, write: Write) -> tuple[int, Int64Array]:
         length, slots = self._indices.writes[write.sequence.request_id]
@@ -203,6 +234,23 @@ def slot_range(tracker: PoolTracker, request_id: RequestId, start: int, stop: in
         )
         slots = slots[owned]
     return slots
+
+
+def _read_at_once(spec: PoolSpec, length: int) -> tuple[int, int]:
+    """Return the fewest and the most slots that are read of a sequence of ``length`` tokens.
+
+    The newest token of a window may be one that is yet to come. A ring holds no more than its window, any
+    other pool may hold on to tokens that its window let go.
+    """
+    window = spec.window_tokens
+    fewest = length if window is None else min(length, window - 1)
+    return fewest, min(length, _ring_tokens(spec) or length)
+
+
+def _written_at_least(spec: PoolSpec, write: Write) -> int:
+    """Return the fewest slots that a write is given; what no window keeps needs none."""
+    count, window = write.stop - write.start, spec.window_tokens
+    return count if window is None else min(count, window)
 
 
 def _counted_back(slots: Int64Array, length: int, start: int, stop: int) -> Int64Array:

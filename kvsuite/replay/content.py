@@ -51,7 +51,8 @@ class ContentCheck:
         self._trackers = tuple(
             t for t in trackers if t.spec.key.tier == "device" and t.spec.kind is not PoolKind.STATE
         )
-        self._addresses = addresses_of(spec, self._trackers)
+        self.addresses = addresses_of(spec, self._trackers)
+        """Where tokens lie, as of the step last taken in."""
         self._read_all = read_all
         self._live: dict[RequestId, Sequence] = {}
         self._written: dict[RequestId, int] = {}
@@ -85,7 +86,7 @@ class ContentCheck:
             self._worker.copy(copy.pool, copy.source, copy.target, copy.num_tokens)
         for pool, block in ops.zeroed:
             self._worker.zero(pool, block)
-        self._addresses.begin(indices)
+        self.addresses.begin(writes, indices)
         writes = [write for write in writes if self._may_write(write, step)]
         singles, runs = self._parted(writes)
         tags = _tags(singles)
@@ -182,12 +183,12 @@ class ContentCheck:
     def _write(self, singles: list[Write], tags: Int64Array, runs: list[Write]) -> None:
         for tracker in self._trackers:
             if singles:
-                self._worker.write(tracker.spec.key, self._addresses.singles(tracker, singles), tags)
+                self._worker.write(tracker.spec.key, self.addresses.singles_to_write(tracker, singles), tags)
         self.tokens_written += len(singles)
         for write in runs:
             run_tags = write.sequence.content.tags(write.start, write.stop)
             for tracker in self._trackers:
-                slots = self._addresses.to_write(tracker, write)
+                slots = self.addresses.to_write(tracker, write)
                 self._worker.write(tracker.spec.key, slots, run_tags[len(run_tags) - len(slots) :])
             self.tokens_written += len(run_tags)
 
@@ -199,7 +200,7 @@ class ContentCheck:
         tags = sequence.content.tags(start, stop)
         for tracker in self._trackers:
             held = _first_held(tracker, stop) if settled else 0
-            slots = self._addresses.to_read(tracker, sequence, max(start, held), stop)
+            slots = self.addresses.to_read(tracker, sequence, max(start, held), stop)
             found = self._worker.matches(tracker.spec.key, slots, tags[len(tags) - len(slots) :])
             self.tokens_read += len(slots)
             if not found.all():
@@ -209,10 +210,11 @@ class ContentCheck:
 
     def _read_singles(self, writes: list[Write], tags: Int64Array, step: int) -> None:
         for tracker in self._trackers:
-            slots = self._addresses.singles(tracker, writes)
-            found = self._worker.matches(tracker.spec.key, slots, tags)
-            self.tokens_read += len(slots)
-            for row in np.flatnonzero(~found).tolist():
+            slots = self.addresses.singles_to_read(tracker, writes)
+            held = np.flatnonzero(slots >= 0)
+            found = self._worker.matches(tracker.spec.key, slots[held], tags[held])
+            self.tokens_read += len(held)
+            for row in held[~found].tolist():
                 write = writes[row]
                 self._mismatch(
                     tracker, write.sequence, write.start, int(slots[row]), 1, step, "one step after its write"
@@ -220,7 +222,7 @@ class ContentCheck:
 
     def _parted(self, writes: list[Write]) -> tuple[list[Write], list[Write]]:
         """Return the writes of one token that are looked up together, and the others."""
-        if not self._addresses.together:
+        if not self.addresses.whole:
             return [], writes
         singles = [write for write in writes if write.stop - write.start == 1]
         if len(singles) == len(writes):
@@ -229,17 +231,17 @@ class ContentCheck:
 
     def _may_write(self, write: Write, step: int) -> bool:
         """Return whether a write has its slots in every pool; where it has not, that is a violation."""
-        if self._addresses.whole:
+        if self.addresses.whole:
             return True
         return self._has_slots(write.sequence, write.stop, step) and not any(
-            self._lacks(tracker, self._addresses.lack_to_write(tracker, write), step)
+            self._lacks(tracker, self.addresses.lack_to_write(tracker, write), step)
             for tracker in self._trackers
         )
 
     def _has_slots(self, sequence: Sequence, stop: int, step: int) -> bool:
         """Return whether token ``stop - 1`` has a slot in every pool; one that has not is a violation."""
-        return self._addresses.whole or not any(
-            self._lacks(tracker, self._addresses.lack(tracker, sequence, stop), step)
+        return self.addresses.whole or not any(
+            self._lacks(tracker, self.addresses.lack(tracker, sequence, stop), step)
             for tracker in self._trackers
         )
 

@@ -18,13 +18,13 @@ import numpy as np
 from kvsuite.engine.snapshot import PoolKind
 from kvsuite.errors import EngineError
 from kvsuite.ledger.invariants import Violation
-from kvsuite.replay.addresses import slot_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from kvsuite.engine.snapshot import Int64Array
     from kvsuite.ledger.tracker import PoolTracker
+    from kvsuite.replay.addresses import Addresses
     from kvsuite.replay.batch import Sequence, Write
     from kvsuite.replay.worker import Worker
     from kvsuite.trace.model import RequestId
@@ -54,10 +54,14 @@ class Flight:
 
 
 class Fence:
-    """Keeps the read and write sets of launched steps until they are done."""
+    """Keeps the read and write sets of launched steps until they are done.
 
-    def __init__(self, worker: Worker, trackers: tuple[PoolTracker, ...]) -> None:
+    ``addresses`` are those of the step that is launched.
+    """
+
+    def __init__(self, worker: Worker, trackers: tuple[PoolTracker, ...], addresses: Addresses) -> None:
         self._worker = worker
+        self._addresses = addresses
         self._trackers = tuple(
             t for t in trackers if t.spec.key.tier == "device" and t.spec.kind is not PoolKind.STATE
         )
@@ -69,10 +73,10 @@ class Fence:
             _Use(tracker, sequence.request_id, slots, tags[len(tags) - len(slots) :])
             for sequence, written in live
             for tracker in self._trackers
-            if written <= len(tracker.blocks_of(sequence.request_id)) * tracker.spec.block_size
+            if self._addresses.lack(tracker, sequence, written) is None
             for slots, tags in [
                 (
-                    slot_range(tracker, sequence.request_id, 0, written),
+                    self._addresses.to_read(tracker, sequence, 0, written),
                     sequence.content.tags(0, written),
                 )
             ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsuite.errors import InvariantViolation
 from kvsuite.ledger.counts import kept_back
 from kvsuite.ledger.sharing import available_blocks
 
@@ -24,14 +25,21 @@ def fill_to(scene: Scene, leave_blocks: int) -> list[str]:
     """Take all but ``leave_blocks`` of the blocks to be had, one block a request; return those requests.
 
     The last of them also holds what no admission was given.
+
+    **Raises:** `InvariantViolation` where the engine refuses blocks that are there.
     """
     size = scene.engine.spec.pools[0].block_size
     reach = max(leave_blocks, kept_back(scene.engine.spec))
     fillers = [f"filler{number}" for number in range(to_be_had(scene) - reach)]
     for name in fillers:
-        assert scene.admit(name, size).accepted, scene.lifecycle[-1]
+        _check_given(scene, scene.admit(name, size).accepted)
     rest = to_be_had(scene) - leave_blocks
     if fillers and rest > 0:
-        assert scene.extend(fillers[-1], rest * size), scene.lifecycle[-1]
+        _check_given(scene, scene.extend(fillers[-1], rest * size))
     scene.step()
     return fillers
+
+
+def _check_given(scene: Scene, given: bool) -> None:
+    if not given:
+        raise InvariantViolation(f"progress: {scene.lifecycle[-1]}, and the blocks it fills are to be had")

@@ -65,7 +65,7 @@ class Scene:
         """The slots; a case may write beside the engine, as a padded batch does."""
         self._indexed = cast("Indexed", engine) if engine.spec.claims(Capability.SLOTS) else None
         self._content = ContentCheck(engine.spec, self.worker, self.trackers, read_all=True)
-        self._fence = Fence(self.worker, self.trackers)
+        self._fence = Fence(self.worker, self.trackers, self._content.addresses)
         self._live: dict[str, Sequence] = {}
         self._writes: list[Write] = []
         self._settled: dict[RequestId, int] = {}

@@ -5,7 +5,7 @@ What comes out is the memory half of a decision. Latency is not measured here, s
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from kvsuite.record.schema import SweepLine, SweepRow
 from kvsuite.replay.driver import Replay, replay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from kvsuite.cache.layout import Layout
     from kvsuite.engine.snapshot import Int64Array
@@ -55,6 +55,8 @@ class SweepPlan:
     watermark_blocks: int = 0
     max_model_tokens: int | None = None
     """Most tokens a request without a cap may come to; the longest of the trace where none is given."""
+    engine_options: Mapping[str, int | str | bool] = field(default_factory=dict)
+    """The engine's own, see `EngineConfig.options`; a control has none."""
 
     def config(self, option: Option) -> EngineConfig:
         """Return how the engine of ``option`` is opened.
@@ -70,6 +72,7 @@ class SweepPlan:
             prefix_cache=self.prefix_cache,
             watermark_blocks=self.watermark_blocks,
             max_model_tokens=self.max_model_tokens or longest_declared_tokens(self.trace),
+            options={} if control else self.engine_options,
             trace=self.trace,
         )
 

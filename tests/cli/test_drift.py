@@ -66,6 +66,16 @@ def test_two_engines_that_differ_in_footprint_alone(kvsuite: Run, tmp_path: Path
     assert [row.verdict for row in chain(tmp_path / "out").rows] == [None, "footprint"]
 
 
+def test_options_are_given_to_every_engine(kvsuite: Run, tmp_path: Path) -> None:
+    ran = kvsuite(
+        "drift", "reference", "mutant:free-list-fifo", *SMALL, "--option", "null_blocks=2", "--out", "out"
+    )
+    assert ran.code == 0, ran.err
+    assert chain(tmp_path / "out").recipe["option.null_blocks"] == 2
+    engines = read_record(tmp_path / "out" / "run.jsonl").engines
+    assert [engine.effective["null_blocks"] for engine in engines] == [2, 2]
+
+
 def test_counts_that_differ_are_exit_code_1(kvsuite: Run) -> None:
     ran = kvsuite("drift", "reference", "mutant:surplus-at-boundary", *SMALL)
 

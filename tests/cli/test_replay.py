@@ -152,6 +152,18 @@ def test_options_reach_the_engine_and_the_scheduler(kvsuite: Callable[..., Ran],
     assert trace.filled == ["cancel: cancel:every=5 (seed 3)"]
 
 
+def test_options_of_the_engine_s_own_reach_it(kvsuite: Callable[..., Ran], tmp_path: Path) -> None:
+    """Two numbers, and one that is true and makes a third pool."""
+    words = ("replay", "boundary", "--pool", "64 blocks", "--model", "tiny", "--out", "run")
+    ran = kvsuite(*words, "--option", "null_blocks=3", "--option", "index_bits=32")
+    assert ran.code == 0, ran.out + ran.err
+    (engine,) = read_record(tmp_path / "run" / "run.jsonl").engines
+    assert (engine.effective["null_blocks"], engine.effective["index_bits"]) == (3, 32)
+    ran = kvsuite(*words, "--layers", 3, "--engine", "reference-groups", "--option", "third_group=true")
+    assert ran.code == 0, ran.out + ran.err
+    assert len(read_record(tmp_path / "run" / "run.jsonl").ledgers) == 3
+
+
 def test_full_slots_hold_the_same_ledger_and_are_observed(
     kvsuite: Callable[..., Ran], tmp_path: Path
 ) -> None:

@@ -206,6 +206,16 @@ def test_a_size_larger_than_the_pool_is_a_row_with_its_reason(
     assert rows[1].admitted is None
 
 
+def test_a_sweep_gives_options_to_the_engine_and_none_to_a_control(
+    kvsuite: Callable[..., Ran], tmp_path: Path
+) -> None:
+    words = ("sweep", "boundary", "--sizes", "16", "--controls", "contiguous-exact", "--pool", "2MiB")
+    ran = kvsuite(*words, "--option", "null_blocks=3", "--model", "tiny", "--out", "run")
+    assert ran.code == 0, ran.out + ran.err
+    ledgers = read_record(tmp_path / "run" / "run.jsonl").ledgers
+    assert [ledger.peaks["never_allocatable"] for ledger in ledgers] == [3 * 16, 0]
+
+
 def test_a_sweep_over_a_broken_engine_ends_with_1(kvsuite: Callable[..., Ran]) -> None:
     words = ("--sizes", "16", "--controls", "contiguous-exact", "--pool", "384MiB")
     ran = kvsuite("sweep", "churn", "--engine", "mutant:free-missing", *words)

@@ -96,11 +96,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Let this interpreter be the environment of every version; what was asked for is noted."""
     found: list[tuple[str, str]] = []
 
-    def ensure(name: str, version: str) -> environments.Environment:
+    def ensure(name: str, version: str, *, loader: str | None) -> environments.Environment:
         if version == "0":
             raise EnvironmentUnavailable(f"{name} has no version {version}")
         found.append((name, version))
-        return environments.Environment(name, version, "full", Path(sys.executable), Path(sys.prefix))
+        return environments.Environment(
+            name, version, loader or "full", Path(sys.executable), Path(sys.prefix)
+        )
 
     monkeypatch.setattr(environments, "ensure", ensure)
     monkeypatch.setitem(registry.ADAPTERS, "reference", "kvsuite.engine.reference:ReferenceEngine")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
 
 import pytest
 
+from kvsuite.engine import environments, registry
+from kvsuite.engine.environments import Environment
 from kvsuite.errors import ConfigError
-from kvsuite.plugin.deviations import read_deviations
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from kvsuite.plugin.deviations import adapter_file, read_deviations
 
 CASE = "conformance/test_growth.py::test_cancels"
 ENTRY = f"""
@@ -114,19 +114,66 @@ def test_an_update_leaves_the_golden_of_a_known_deviation(
     assert golden.read_bytes() == before
 
 
+def entry(**values: object) -> str:
+    """Return an entry by its keys; case, kind and reason are given where they are not asked for."""
+    whole = {"case": "a.py::t", "kind": "by_design", "reason": "so", **values}
+    return "[[deviation]]\n" + "".join(f"{key} = {value!r}\n" for key, value in whole.items())
+
+
 def test_an_entry_covers_its_parameters_and_its_engine(tmp_path: Path) -> None:
     path = tmp_path / "deviations.toml"
-    path.write_text(
-        '[[deviation]]\ncase = "a.py::t"\nkind = "by_design"\nreason = "so"\n'
-        '[[deviation]]\ncase = "b.py::t[8]"\nkind = "by_design"\nreason = "so"\nengine = "acme"\n'
-    )
+    path.write_text(entry() + entry(case="b.py::t[8]", engine="acme"))
     every, one = read_deviations(path)
     assert every.covers("a.py::t[16]", "any")
     assert every.covers("a.py::t", None)
     assert not every.covers("a.py::tt", "any")
     assert one.covers("b.py::t[8]", "acme")
+    assert one.covers("b.py::t[8]", "acme@1.0")
+    assert not one.covers("b.py::t[8]", "acme-window")
     assert not one.covers("b.py::t[8]", "other")
+    assert not one.covers("b.py::t[8]", None)
     assert not one.covers("b.py::t[16]", "acme")
+
+
+def test_an_entry_may_list_cases_and_engines(tmp_path: Path) -> None:
+    path = tmp_path / "deviations.toml"
+    path.write_text(entry(case=["a.py::t[8]", "b.py::t"], engine=["acme", "acme-window"]))
+    assert [(one.case, one.engine) for one in read_deviations(path)] == [
+        ("a.py::t[8]", "acme"),
+        ("a.py::t[8]", "acme-window"),
+        ("b.py::t", "acme"),
+        ("b.py::t", "acme-window"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("since", "before", "inside", "outside"),
+    [
+        ("5.9", None, ("5.9", "5.9.0", "5.10", "6.0.dev1", "5.9rc1"), ("5.8.9", "4.10")),
+        (None, "5.18.0", ("0.1", "5.9.9", "5.17.0"), ("5.18", "5.18.0rc1", "5.18.1", "10")),
+        ("1.2", "1.10", ("1.2", "1.9.9"), ("1.1", "1.10.0", "2")),
+    ],
+)
+def test_versions_are_compared_as_numbers(
+    tmp_path: Path, since: str | None, before: str | None, inside: tuple[str, ...], outside: tuple[str, ...]
+) -> None:
+    path = tmp_path / "deviations.toml"
+    given = {key: value for key, value in (("since", since), ("before", before)) if value is not None}
+    path.write_text(entry(**given))
+    (one,) = read_deviations(path)
+    assert [version for version in inside if not one.covers("a.py::t", "acme", version)] == []
+    assert [version for version in outside if one.covers("a.py::t", "acme", version)] == []
+    assert not one.covers("a.py::t", "acme", None)
+    assert not one.covers("a.py::t", "acme", "main")
+
+
+def test_a_case_may_stand_there_once_for_each_version(tmp_path: Path) -> None:
+    path = tmp_path / "deviations.toml"
+    path.write_text(entry(before="2.0") + entry(since="2", before="3") + entry(since="3.0"))
+    assert len(read_deviations(path)) == 3
+    path.write_text(entry(before="2.0.1") + entry(since="2"))
+    with pytest.raises(ConfigError, match=r"entry 2 .*: the case stands there twice"):
+        read_deviations(path)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +190,168 @@ def test_an_entry_covers_its_parameters_and_its_engine(tmp_path: Path) -> None:
         (ENTRY + ENTRY, "entry 2 .*: the case stands there twice"),
         (ENTRY.replace("issue", "isue"), "unknown field `isue`"),
         ("[[deviation", "are no TOML"),
+        ("deviation = [3]", "Expected `object`, got `int`"),
+        (entry(case=[]), "entry 1: a list of cases or engines is empty"),
+        (entry(engine=[]), "entry 1: a list of cases or engines is empty"),
+        (entry(case=["a.py::t", 3]), "Expected `str`, got `int`"),
+        (entry(case=["a.py::t", "a.py::t"]), "entry 1 .*: the case stands there twice"),
+        (entry(since="new"), "entry 1 .*: since is 'new': expected .*numbers"),
+        (entry(before="5.18rc1"), "entry 1 .*: before is '5.18rc1': expected .*numbers"),
+        (entry(since=5.18), "Expected `str | null`, got `float`"),
+        (entry(since="2.0", before="2"), "entry 1 .*: no version is since 2.0 and before 2:"),
+        (entry(since="1.10", before="1.9"), "entry 1 .*: no version is since 1.10 and before 1.9:"),
+        (entry(before="0"), "entry 1 .*: no version is since 0 and before 0:"),
+        (entry(invariants=[]), "entry 1 .*: name the laws to be set apart"),
+        (entry(invariants=["slack", " "]), "entry 1 .*: name the laws to be set apart"),
     ],
-    ids=["type", "kind", "no reason", "blank reason", "no issue", "twice", "unknown key", "no TOML"],
+    ids=[
+        *("type", "kind", "no reason", "blank reason", "no issue", "twice", "unknown key", "no TOML"),
+        *(
+            "no table",
+            "no cases",
+            "no engines",
+            "case type",
+            "listed twice",
+            "since",
+            "before",
+            "number",
+            "empty range",
+        ),
+        *("wrong way round", "before all", "no laws", "blank law"),
+    ],
 )
 def test_an_entry_that_cannot_be_is_refused(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "deviations.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=rf"deviations {path}.*{said}"):
         read_deviations(path)
+
+
+ADAPTERS_CASE = "conformance/test_growth.py::test_ledger"
+
+
+@pytest.fixture
+def adapted(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """``acme`` and ``reference`` are adapters whose package has a list; ``NAME@VERSION`` runs here."""
+    package = project.path / "lib" / "acme_adapter"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    for name in ("acme", "reference"):
+        monkeypatch.setitem(registry.ADAPTERS, name, "acme_adapter:Acme")
+
+    def ensure(name: str, version: str, *, loader: str | None) -> Environment:
+        return Environment(name, version, loader or "full", Path(sys.executable), Path(sys.prefix))
+
+    monkeypatch.setattr(environments, "ensure", ensure)
+    return package / "deviations.toml"
+
+
+@pytest.mark.parametrize("engine", ["acme", "reference@1"])
+def test_the_list_beside_an_adapter_is_found(project: pytest.Pytester, adapted: Path, engine: str) -> None:
+    adapted.write_text(entry(case=ADAPTERS_CASE, reason="as its makers say"))
+    ended = project.runpytest(f"--engine={engine}", "--engine=reference-observed")
+    ended.assert_outcomes(passed=6, failed=2)
+    ended.stdout.fnmatch_lines(["*XPASS(strict)*as its makers say*"])
+    ended.stdout.fnmatch_lines([f"mended: 2 known deviations did not occur; delete * {adapted}"])
+
+
+def test_an_entry_of_the_named_file_goes_before_that_of_the_adapter(
+    deviating: pytest.Pytester, adapted: Path
+) -> None:
+    adapted.write_text(entry(case=CASE, reason="as its makers say"))
+    ended = deviating.runpytest(*ARGS)
+    ended.assert_outcomes(passed=4, xfailed=1)
+    ended.stdout.fnmatch_lines(["XFAIL *test_cancels* - upstream: leaks what a client leaves behind*"])
+
+
+def test_an_entry_of_another_version_excuses_nothing_and_is_not_stale(
+    deviating: pytest.Pytester, adapted: Path
+) -> None:
+    adapted.write_text(
+        entry(case=CASE, before="1.0")
+        + entry(case=CASE, since="1.1")
+        + entry(case="gone.py::t", since="1.1")
+        + entry(case="gone.py::t", engine="acme-window")
+    )
+    ended = deviating.runpytest("--engine=acme")
+    ended.assert_outcomes(passed=4, failed=1)
+    ended.stdout.fnmatch_lines(["FAILED *test_cancels*"])
+
+
+def test_an_entry_of_this_version_can_be_stale(project: pytest.Pytester, adapted: Path) -> None:
+    adapted.write_text(entry(case="gone.py::t", since="0.9", before="1.1", engine="acme"))
+    ended = project.runpytest("--engine=acme")
+    ended.assert_outcomes(passed=4, failed=1)
+    ended.stdout.fnmatch_lines(["*known deviations of cases that are gone*gone.py::t*"])
+
+
+def test_every_real_engine_finds_its_list() -> None:
+    for name in registry.ADAPTERS:
+        path = adapter_file(f"{name}@1.0")
+        assert path is not None, name
+        assert path == adapter_file(name)
+        assert read_deviations(path)
+    assert adapter_file("reference") is None
+    assert adapter_file("mutant:stale-key") is None
+
+
+SET_APART = entry(case=[CASE, ADAPTERS_CASE], reason="holds a block more", invariants=["slack"])
+
+
+@pytest.fixture
+def surplus(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """The project with an engine whose full blocks bring an empty one, and a list that sets the law apart."""
+    (project.path / "deviations.toml").write_text(SET_APART)
+    monkeypatch.setenv("ACME_BEHAVIOUR", "mutant:surplus-at-boundary")
+    return project
+
+
+def test_goldens_are_kept_of_replays_that_break_a_law_set_apart(surplus: pytest.Pytester) -> None:
+    written = surplus.runpytest(*ARGS, "--update-goldens")
+    written.assert_outcomes(passed=5)
+    written.stdout.fnmatch_lines(["3 goldens written*", "set apart: slack in 3 cases, as known deviations"])
+    ended = surplus.runpytest(*ARGS, "--kv-report=out/report.html")
+    ended.assert_outcomes(passed=5)
+    ended.stdout.fnmatch_lines(["goldens: 3 match"])
+    record = (surplus.path / "out/run.jsonl").read_text()
+    assert record.count('"deviation":"by_design: holds a block more; set apart: slack"') == 3
+    assert record.count('"invariants":["slack"]') == 3
+    assert "holds a block more; set apart: slack" in (surplus.path / "out/report.html").read_text()
+
+
+def test_a_law_set_apart_excuses_no_other_allocation(
+    surplus: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goldens of the sound engine: the other one's ledgers differ from them."""
+    monkeypatch.setenv("ACME_BEHAVIOUR", "reference")
+    surplus.runpytest("--engine=acme", "--update-goldens")
+    monkeypatch.setenv("ACME_BEHAVIOUR", "mutant:surplus-at-boundary")
+    ended = surplus.runpytest(*ARGS)
+    ended.assert_outcomes(passed=2, failed=3)
+    ended.stdout.fnmatch_lines(["*GoldenMismatch: golden regression*"])
+
+
+def test_a_law_set_apart_excuses_no_other(surplus: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``late-block`` breaks slack, lengths and content."""
+    monkeypatch.setenv("ACME_BEHAVIOUR", "mutant:late-block")
+    ended = surplus.runpytest(*ARGS, "--update-goldens")
+    ended.assert_outcomes(passed=2, failed=3)
+    ended.stdout.fnmatch_lines(["*InvariantViolation: content at step *", "*lengths at step *"])
+    assert "slack at step" not in ended.stdout.str()
+    assert not (surplus.path / "goldens").exists()
+
+
+def test_a_law_set_apart_that_holds_fails_the_case(
+    surplus: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACME_BEHAVIOUR", "reference")
+    ended = surplus.runpytest(*ARGS, "--update-goldens", "--kv-report=out/report.html")
+    ended.assert_outcomes(passed=2, failed=3)
+    ended.stdout.fnmatch_lines(
+        [
+            "*XPASS(strict)? by_design: holds a block more;*: no replay of this case broke slack",
+            "mended: 3 known deviations did not occur; delete their entries from */deviations.toml",
+        ]
+    )
+    assert (surplus.path / "out/run.jsonl").read_text().count('"outcome":"xpassed"') == 3
+    assert not (surplus.path / "goldens").exists()

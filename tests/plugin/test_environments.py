@@ -12,7 +12,7 @@ from kvsuite.engine import environments, registry
 from kvsuite.errors import EnvironmentUnavailable
 
 
-def ensure(name, version):
+def ensure(name, version, *, loader):
     if version == "0":
         raise EnvironmentUnavailable(f"no index can be reached for {name} {version}")
     return environments.Environment(name, version, "full", Path(sys.executable), Path(sys.prefix))

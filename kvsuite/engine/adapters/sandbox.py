@@ -1,58 +1,71 @@
 """Imports part of a package for real and leaves the rest out, so that its cache runs without its kernels.
 
-A `Sandbox` stands in ``sys.meta_path``. Of the guarded package, modules on the allow-list are the real files;
-package shells keep their path and skip their ``__init__``; everything else is inert. Third-party packages of
-the list are inert only where they are not installed, and gone again when the imports are done: nobody else
-shall take them for the real ones.
+A block manager is a few files of plain Python, but importing them unfiltered pulls in a server, a model
+library and a device's runtime. A `Sandbox` stands in ``sys.meta_path`` and finds every module of one package
+by its `Rules`, a table::
 
-Inert names may be mentioned, subclassed, called and used as decorators while modules are imported. Once the
-sandbox is sealed, whoever calls one or asks whether it is true gets an `EngineError` that names it: nothing
-that was left out can answer in silence while the engine runs.
+    real      on the allow-list: read from the package's own files
+    parent    on the way to a real one: its folder is searched, its ``__init__`` is not run
+    answered  inert but for a few names of ours, which real modules use
+    inert     everything else: its names can be mentioned, and do not answer (`kvsuite.engine.adapters.inert`)
+
+Third-party packages of the table are inert only where they are not installed, and gone again when the imports
+are done: nobody else shall take them for the real ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import sys
 from dataclasses import dataclass, field
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from kvsuite.engine.adapters.inert import InertModule, Seal
 from kvsuite.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import ModuleType
+
+    LookUp = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What of ``package`` is imported for real.
-
-    ``real`` names modules, each with everything below it, but for those of ``left_out``. ``shells`` are
-    packages whose ``__init__`` is not run; a name asked of a shell is looked up in the module that ``shells``
-    gives for it, if any. ``answers`` gives names of inert modules a value of their own: settings the engine
-    would be told.
-    """
+    """What of ``package`` is real. Names are full module names; ``name.*`` stands for all below ``name``."""
 
     package: str
     real: tuple[str, ...]
-    shells: Mapping[str, str | None]
+    """Modules that must be there, or nothing is imported; ``name.*`` need not be."""
+    real_where_present: tuple[str, ...] = ()
+    """Modules of some versions only: real where they are, unknown where they are not."""
     left_out: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    """Third-party packages that are inert where they are not installed."""
+    """Parts of real packages that are inert all the same."""
+    shells: Mapping[str, str | None] = field(default_factory=dict)
+    """Packages whose ``__init__`` is not run; names are looked up in the module given, if any. Parents of
+    real modules need not stand here, but for that."""
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Names of left-out modules and packages that have to work, with what works."""
+    third_party: tuple[str, ...] = ()
+    """Other packages that real modules import and the cache does not use: inert where not installed."""
+    calls_while_importing: bool = False
+    """Whether inert names answer until the imports are done, where modules use them on their top level.
+
+    They decorate, are asked whether they are true (no) and are called for more of their kind. False where
+    nothing of the sort is needed: then they never answer.
+    """
 
     def is_real(self, name: str) -> bool:
-        """Return whether module ``name`` is imported from its file."""
-        return _below(name, self.real) and not _below(name, self.left_out)
+        """Return whether a module is to be read from the package's own files."""
+        return _named(name, (*self.real, *self.real_where_present)) and not _named(name, self.left_out)
 
-
-def _below(name: str, modules: tuple[str, ...]) -> bool:
-    return any(name == module or name.startswith(f"{module}.") for module in modules)
+    def is_parent(self, name: str) -> bool:
+        """Return whether a module is only a folder on the way to real ones."""
+        return any(real.startswith(f"{name}.") for real in (*self.real, *self.real_where_present))
 
 
 class Sandbox(MetaPathFinder):
@@ -61,20 +74,26 @@ class Sandbox(MetaPathFinder):
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.left_out: list[str] = []
-        self.sealed = False
+        self._seal = Seal(rules.package, closed=not rules.calls_while_importing)
+        self._importing = False
         self._looking = False
 
     @contextlib.contextmanager
     def importing(self) -> Iterator[None]:
-        """Stand in front of the other finders; inert names may be called inside, and never afterwards."""
-        sys.meta_path.insert(0, self)
-        self.sealed = False
+        """Stand in front of the other finders, and stay there for modules of the package that come later.
+
+        **Raises:** `EngineError` when the package is not installed, or lacks a module that must be real.
+        """
+        self._check_real()
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+        self._importing, self._seal.closed = True, not self.rules.calls_while_importing
         try:
             yield
         finally:
-            self.sealed = True
+            self._importing, self._seal.closed = False, True
             for name in self.left_out:
-                if name.partition(".")[0] != self.rules.package:
+                if not _below(name, self.rules.package):
                     sys.modules.pop(name, None)
 
     def find_spec(
@@ -83,31 +102,66 @@ class Sandbox(MetaPathFinder):
         """Return how a module is imported; ``None`` leaves it to the finders behind."""
         del path, target
         top = fullname.partition(".")[0]
-        if self._looking or (top != self.rules.package and top not in self.rules.optional):
+        if self._looking:
             return None
         if top != self.rules.package:
-            return None if self.sealed or self._installed(top) else self._inert(fullname)
-        if fullname in self.rules.shells:
-            return ModuleSpec(
-                fullname, _Shell(self._folder(fullname), self.rules.shells[fullname]), is_package=True
-            )
+            absent = top in self.rules.third_party and self._importing and not self._installed(top)
+            return self._inert(fullname) if absent else None
+        if fullname in self.rules.answers:
+            return self._inert(fullname)
+        if fullname in self.rules.shells or (
+            self.rules.is_parent(fullname) and not self.rules.is_real(fullname)
+        ):
+            return self._shell(fullname)
         return None if self.rules.is_real(fullname) else self._inert(fullname)
+
+    def _check_real(self) -> None:
+        root = self._root()
+        lost = [name for name in self.rules.real if not name.endswith(".*") and _file(root, name) is None]
+        if lost:
+            raise EngineError(
+                f"{self.rules.package} in {root} has no module {', '.join(lost)}, which this adapter reads: "
+                "use a version that the adapter supports, or teach it where the module went"
+            )
 
     def _inert(self, name: str) -> ModuleSpec:
         self.left_out.append(name)
-        return ModuleSpec(name, _InertLoader(self, self.rules.answers.get(name, {})), is_package=True)
+        answers = self.rules.answers.get(name, {})
+        return ModuleSpec(name, _Given(lambda: InertModule(name, self._seal, answers)), is_package=True)
+
+    def _shell(self, name: str) -> ModuleSpec:
+        source = self.rules.shells.get(name)
+        look_up = self._below_of(name) if source is None else _names_of(source)
+        spec = ModuleSpec(
+            name, _Given(lambda: InertModule(name, self._seal, look_up=look_up)), is_package=True
+        )
+        spec.submodule_search_locations = [str(self._root().joinpath(*name.split(".")[1:]))]
+        return spec
+
+    def _below_of(self, parent: str) -> LookUp:
+        """Return how a parent finds a real module below it; its other names are inert."""
+
+        def look_up(name: str) -> Any:
+            module = f"{parent}.{name}"
+            real = self.rules.is_real(module) or self.rules.is_parent(module)
+            there = real and _file(self._root(), module) is not None
+            return importlib.import_module(module) if there else None
+
+        return look_up
 
     def _installed(self, name: str) -> bool:
         there = sys.modules.get(name)
         return self._elsewhere(name) is not None if there is None else not isinstance(there, InertModule)
 
-    def _folder(self, name: str) -> str:
+    def _root(self) -> Path:
+        """Return the folder of the package, which is not imported for it."""
         found = self._elsewhere(self.rules.package)
         if found is None or not found.submodule_search_locations:
             raise EngineError(
-                f"{self.rules.package} is not installed here: install it, or ask for NAME@VERSION"
+                f"{self.rules.package} is not installed for {sys.executable}: install it, or ask for "
+                f"{self.rules.package}@VERSION, which has an environment of its own"
             )
-        return "/".join([found.submodule_search_locations[0], *name.split(".")[1:]])
+        return Path(next(iter(found.submodule_search_locations)))
 
     def _elsewhere(self, name: str) -> ModuleSpec | None:
         self._looking = True
@@ -121,118 +175,32 @@ class Sandbox(MetaPathFinder):
         return None
 
 
-class Inert:
-    """A value that may be mentioned; see the module for when it may be called."""
+class _Given(Loader):
+    """Makes a module without a file."""
 
-    def __init__(self, sandbox: Sandbox, name: str) -> None:
-        self._sandbox = sandbox
-        self._name = name
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        """Return what it decorates, or another inert value."""
-        self._may_answer("called")
-        if len(arguments) == 1 and callable(arguments[0]) and not options:
-            return arguments[0]
-        return Inert(self._sandbox, f"{self._name}()")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Inert(self._sandbox, f"{self._name}.{name}")
-
-    def __getitem__(self, index: Any) -> Any:
-        return Inert(self._sandbox, f"{self._name}[{index!r}]")
-
-    def __bool__(self) -> bool:
-        self._may_answer("asked whether it is true")
-        return False
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError(f"{self._name} is inert and holds nothing")
-
-    def __mro_entries__(self, bases: Any) -> tuple[type, ...]:
-        return ()
-
-    def __or__(self, other: Any) -> Any:
-        return other
-
-    __ror__ = __or__
-
-    def _may_answer(self, how: str) -> None:
-        if self._sandbox.sealed:
-            raise EngineError(
-                f"{self._name} was {how}, and the import sandbox leaves its module out: a stand-in must not "
-                f"answer for {self._sandbox.rules.package}. Use a version that the adapter supports, or let "
-                "the sandbox through to that module"
-            )
-
-
-class InertModule(ModuleType):
-    """A module in which every name is there; names in capitals and small letters are classes."""
-
-    def __init__(self, name: str, sandbox: Sandbox, answers: Mapping[str, Any]) -> None:
-        super().__init__(name)
-        self.__path__: list[str] = []
-        self._sandbox = sandbox
-        vars(self).update(answers)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        found = _value(self._sandbox, self.__name__, name)
-        setattr(self, name, found)
-        return found
-
-
-class _InertLoader(Loader):
-    def __init__(self, sandbox: Sandbox, answers: Mapping[str, Any]) -> None:
-        self._sandbox = sandbox
-        self._answers = answers
+    def __init__(self, make: Callable[[], ModuleType]) -> None:
+        self._make = make
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return InertModule(spec.name, self._sandbox, self._answers)
+        return self._make()
 
     def exec_module(self, module: ModuleType) -> None:
         """Nothing to run."""
 
 
-class _Shell(Loader):
-    def __init__(self, folder: str, names_from: str | None) -> None:
-        self._folder = folder
-        self._names_from = names_from
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = ModuleType(spec.name)
-        module.__path__ = [self._folder]
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        if self._names_from is not None:
-            vars(module)["__getattr__"] = _names_from(self._names_from)
+def _names_of(source: str) -> LookUp:
+    return lambda name: getattr(importlib.import_module(source), name)
 
 
-def _names_from(source: str) -> Callable[[str], Any]:
-    def look_up(name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(importlib.import_module(source), name)
-
-    return look_up
+def _file(root: Path, name: str) -> Path | None:
+    folder = root.joinpath(*name.split(".")[1:])
+    candidates = (folder / "__init__.py", folder.with_suffix(".py"), folder)
+    return next((path for path in candidates if path.is_file() or (path == folder and path.is_dir())), None)
 
 
-def _value(sandbox: Sandbox, module: str, name: str) -> Any:
-    if not name[:1].isupper() or name.isupper():
-        return Inert(sandbox, f"{module}.{name}")
-    refuse = Inert(sandbox, f"{module}.{name}")
+def _named(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(name == it or (it.endswith(".*") and name.startswith(it[:-1])) for it in patterns)
 
-    def opened(self: Any, *arguments: Any, **options: Any) -> None:
-        del self, arguments, options
-        refuse._may_answer("opened")
 
-    body = {
-        "__module__": module,
-        "__init__": opened,
-        "__class_getitem__": classmethod(lambda cls, _: cls),
-        "__init_subclass__": classmethod(lambda cls, **_: None),
-    }
-    return type(name, (), body)
+def _below(name: str, parent: str) -> bool:
+    return name == parent or name.startswith(f"{parent}.")

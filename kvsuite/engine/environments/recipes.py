@@ -63,11 +63,14 @@ RECIPES: dict[str, Recipe] = {
                     requirements=("msgspec", "numpy", "packaging", "typing_extensions"),
                 ),
                 "full": Loader(
-                    1,
+                    2,
                     sources=_VLLM_SOURCES,
                     requirements=("packaging", "urllib3", "uvloop"),
                     declared=_VLLM_IMPORTED,
-                    declared_alone=("apache-tvm-ffi", "xgrammar"),
+                    # xgrammar requires Triton. Of what it does need, vLLM pins an apache-tvm-ffi (0.1.9 in
+                    # 0.24.0) that a later xgrammar, which vLLM's range allows, cannot be imported with.
+                    alone=("apache-tvm-ffi",),
+                    declared_alone=("xgrammar",),
                     layer=TORCH,
                 ),
             },

@@ -17,11 +17,11 @@ from kvsuite.engine.snapshot import PoolSnapshot
 from kvsuite.ledger.tracker import StepFacts
 from kvsuite.replay.batch import Sequence, Write
 from kvsuite.replay.frame import Broken, Check, Closing, Forked, Frame, Leaving, Opening, Since
+from kvsuite.replay.host.slots import IndicesPacker, IndicesUnpacker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from kvsuite.replay.addresses import Indices
     from kvsuite.replay.frame import Event, Part
     from kvsuite.trace.model import RequestId, Trace
 
@@ -38,6 +38,7 @@ class Packer:
     def __init__(self) -> None:
         self._running: list[RequestId] | None = None
         self._shown: dict[int, tuple[RequestId, ...]] = {}
+        self._indices = IndicesPacker()
 
     def pack(self, part: Part) -> PackedPart:
         """Return ``part`` as plain values; whoever unpacks must have had all parts before it."""
@@ -70,7 +71,7 @@ class Packer:
             np.array(frame.lengths, np.int64),
             np.array(writes, np.int64).reshape(-1, 4),
             frame.memory_due,
-            frame.indices,
+            self._indices.pack(frame.indices),
         )
 
     def _snapshots(self, snapshots: tuple[PoolSnapshot, ...]) -> list[tuple[Any, ...]]:
@@ -94,6 +95,7 @@ class Unpacker:
         self._sequences: dict[int, Sequence] = {}
         self._running: list[RequestId] = []
         self._shown: dict[int, tuple[RequestId, ...]] = {}
+        self._indices = IndicesUnpacker()
         self._makers: dict[str, Callable[..., Part]] = {
             "Opening": lambda shots: Opening(self._snapshots(shots)),
             "Frame": self._frame,
@@ -119,7 +121,7 @@ class Unpacker:
         lengths: Any,
         writes: Any,
         memory_due: bool,
-        indices: Indices | None,
+        indices: Any,
     ) -> Frame:
         if request_ids is not None:
             self._running = request_ids
@@ -133,7 +135,7 @@ class Unpacker:
             lengths=lengths.tolist(),
             writes=[Write(self._sequence(index), *rest) for index, *rest in writes.tolist()],
             memory_due=memory_due,
-            indices=indices,
+            indices=self._indices.unpack(indices),
         )
 
     def _since(self, packed: Any) -> Since:

@@ -136,6 +136,18 @@ def test_a_prompt_of_whole_blocks_that_is_cached(version: str, hit: int) -> None
 
 
 @EITHER
+def test_nothing_sets_equal_tokens_of_two_scopes_apart(version: str) -> None:
+    """A block's key is its tokens and the block before: of 20 equal tokens under an adapter, 16 are found."""
+    engine = transformers(version)
+    plain = RequestId("plain")
+    assert engine.admit(plain, run(20), first_chunk_tokens=20).hit_tokens == 0
+    engine.launched(0)
+    engine.done(0, {plain: 20})
+    under = TokenRun(TokenContent((7,), (), "adapter 1"), 0, 20)
+    assert engine.admit(RequestId("under an adapter"), under, first_chunk_tokens=20).hit_tokens == 16
+
+
+@EITHER
 def test_a_block_computed_twice_is_kept_once(version: str) -> None:
     engine = transformers(version)
     names = [RequestId("a"), RequestId("b")]

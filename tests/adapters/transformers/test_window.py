@@ -8,19 +8,24 @@ import pytest
 
 from kvsuite.engine.snapshot import PoolKind
 from kvsuite.replay.driver import replay
+from kvsuite.replay.scene import Scene
 from kvsuite.trace.load import load_trace
+from kvsuite.trace.model import TraceSource
 from kvsuite.trace.request import RequestId
+from kvsuite.trace.rows import Row, trace_of
 from kvsuite.trace.tokens import TokenContent, TokenRun
 from tests.adapters.transformers.built import transformers
 
 if TYPE_CHECKING:
     from kvsuite.engine.contract import SupportsSlots
+    from kvsuite.replay.driver import Replay
 
 A = RequestId("a")
 WINDOW = 8
 DECODE = [3, *[1] * 14]
 LONG_PROMPT = [20, *[1] * 4]
 CHUNKS = [5] * 4
+READ_ALL = pytest.mark.parametrize("read_all", [False, True])
 
 
 def wrong_reads(version: str, chunks: list[int]) -> list[tuple[int, list[int | None], list[int]]]:
@@ -73,6 +78,49 @@ def test_a_ring_holds_its_window_and_no_more(tokens: int, blocks: int) -> None:
     assert engine.admit(A, TokenRun(TokenContent((7,), ()), 0, tokens), first_chunk_tokens=tokens).accepted
     (shot,) = engine.snapshot()
     assert len(shot.table(0)) == blocks
+
+
+def replayed(version: str, *prompts: int, read_all: bool) -> Replay:
+    """Take prompts with 24 answers each through rings of 8 tokens in blocks of 4."""
+    rows = [
+        Row(request_id=f"r{tokens}", timestamp=0, input_length=tokens, output_length=24) for tokens in prompts
+    ]
+    trace = trace_of(rows, TraceSource("by hand", "window"), block_size=4)
+    engine = transformers(version, block_size=4, options={"window_tokens": WINDOW})
+    return replay(trace, engine, read_all=read_all)
+
+
+@READ_ALL
+@pytest.mark.parametrize("version", ["5.12.1", "5.15.1"])
+def test_a_replay_finds_the_newest_token_missed(version: str, read_all: bool) -> None:
+    """At 8 tokens, step 3: token 6, counted back from the newest, is looked for in slot 5."""
+    done = replayed(version, 5, read_all=read_all)
+    assert {violation.invariant for violation in done.violations} == {"content"}
+    place = ("token 1 of r5,", "offset 0,") if read_all else ("token 6 of r5,", "offset 1,")
+    first = done.violations[0]
+    assert (first.step, all(part in first.message for part in place)) == (3, True)
+
+
+@READ_ALL
+@pytest.mark.parametrize("version", ["5.16.1", "5.18.0", "5.24.0"])
+def test_a_replay_finds_every_token_of_the_window_since_then(version: str, read_all: bool) -> None:
+    """Prompts that hold as many blocks as they fill, in every version: 5, 18 and 60 tokens in blocks of 4."""
+    done = replayed(version, 5, 18, 60, read_all=read_all)
+    assert done.violations == ()
+    assert done.content.tokens_written == 5 + 18 + 60 + 3 * 24
+
+
+@pytest.mark.parametrize(("version", "laws"), [("5.15.1", {"content"}), ("5.24.0", set())])
+def test_a_scene_reads_where_the_engine_does(version: str, laws: set[str]) -> None:
+    scene = Scene(transformers(version, block_size=4, options={"window_tokens": WINDOW}))
+    scene.admit("a", 5)
+    for _ in range(5):
+        scene.step()
+        assert scene.extend("a")
+    scene.step()
+    scene.drain()
+    scene.judged = True
+    assert {violation.invariant for violation in scene.found()} == laws
 
 
 def test_every_law_holds_over_rings() -> None:

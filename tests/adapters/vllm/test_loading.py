@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from kvsuite.cache.layout import Dtype
 from kvsuite.engine.adapters.vllm import loading
 from kvsuite.engine.adapters.vllm.loading import package_root, release_of, version_in
-from kvsuite.engine.adapters.vllm.torch_stand_in import fill_torch
+from kvsuite.engine.adapters.vllm.torch_stand_in import torch_names
 from kvsuite.errors import EngineError
 
 if TYPE_CHECKING:
@@ -55,15 +55,13 @@ def test_an_unknown_loader_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dtype", Dtype)
 def test_the_stand_in_has_every_element_type_of_a_layout(dtype: Dtype) -> None:
-    torch = ModuleType("torch")
-    fill_torch(torch)
+    torch = SimpleNamespace(**torch_names())
     assert getattr(torch, dtype.value).itemsize == dtype.itemsize
     assert isinstance(getattr(torch, dtype.value), torch.dtype)
     assert repr(getattr(torch, dtype.value)) == f"torch.{dtype.value}"
 
 
 def test_the_stand_in_has_nothing_that_computes() -> None:
-    torch = ModuleType("torch")
-    fill_torch(torch)
+    torch = SimpleNamespace(**torch_names())
     assert not hasattr(torch, "tensor")
     assert "stand-in" in torch.__version__

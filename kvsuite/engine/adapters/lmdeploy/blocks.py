@@ -103,10 +103,13 @@ def idle_blocks(trie: Any) -> Int64Array:
     return np.array([idle[at].block_id for at in order], np.int64)
 
 
-def matches(trie: Any, ids: Int64Array) -> list[Any]:
-    """Return the nodes that a look-up of a prompt would find, its last token left out; nothing is touched."""
+def matches(trie: Any, ids: Int64Array, adapter: str | None) -> list[Any]:
+    """Return the nodes that a look-up of a prompt would find, its last token left out; nothing is touched.
+
+    Each ``adapter``, and no adapter, has a root of its own.
+    """
     found: list[Any] = []
-    node, size = trie._roots.get(None), trie.block_size
+    node, size = trie._roots.get(adapter), trie.block_size
     while node is not None and node.prefix_len + size < len(ids):
         tokens = ids[node.prefix_len : node.prefix_len + size]
         node = node.children.get(trie._hash_block(tokens, ()))

@@ -106,20 +106,23 @@ class LmdeployEngine:
         del max_tokens
         if request_id in self._live:
             raise EngineError(f"{request_id} is admitted and live already")
-        ids = ids_of(prompt)
-        refusal = self._refusal(ids)
+        ids, adapter = ids_of(prompt), prompt.scope or None
+        refusal = self._refusal(ids, adapter)
         if refusal is not None:
             return Admission(refusal=refusal)
-        sequence = self._schedule(request_id, ids, first_chunk_tokens)
+        sequence = self._schedule(request_id, ids, adapter, first_chunk_tokens)
         length = prompt.stop if sequence.kv_token_limit is None else int(sequence.kv_token_limit)
         self._live[request_id] = _Request(sequence, prompt.stop, length)
         self._changed(request_id, sequence)
         return Admission(hit_tokens=int(sequence.num_history_ids), scheduled_tokens=length)
 
-    def _schedule(self, request_id: RequestId, ids: Int64Array, first_chunk_tokens: int) -> Any:
+    def _schedule(
+        self, request_id: RequestId, ids: Int64Array, adapter: str | None, first_chunk_tokens: int
+    ) -> Any:
         self._sessions += 1
         session = self.scheduler.add_session(self._sessions)
-        sequence = session.add_sequence(ids, self._members.SamplingParam(max_new_tokens=_NO_LIMIT))
+        sampling = self._members.SamplingParam(max_new_tokens=_NO_LIMIT)
+        sequence = session.add_sequence(ids, sampling, adapter_name=adapter)
         self._cache.max_prefill_token_num = first_chunk_tokens
         admitted = self.scheduler.schedule(is_prefill=True, prealloc_size=0).running
         if admitted != [sequence]:
@@ -217,8 +220,8 @@ class LmdeployEngine:
         np.subtract.at(counts, self._allocator.get_physical_blocks(in_trie).astype(np.int64), 1)
         return counts
 
-    def _refusal(self, ids: Int64Array) -> Refusal | None:
-        found = matches(self._trie, ids)
+    def _refusal(self, ids: Int64Array, adapter: str | None) -> Refusal | None:
+        found = matches(self._trie, ids, adapter)
         counts = self._allocator.get_ref_count(np.array([node.block_id for node in found], np.int64))
         size = self._size
         demand = Demand(

@@ -20,10 +20,11 @@ _PARTS = {
 }
 RULES = Rules(
     package=NAME,
-    real=(NAME,),
+    real=(NAME, f"{NAME}.*"),
     shells={"lmdeploy.pytorch.strategies.ar": None},
-    left_out=("lmdeploy.pytorch.engine", "lmdeploy.pytorch.model_inputs"),
-    optional=("zmq",),
+    left_out=("lmdeploy.pytorch.engine", "lmdeploy.pytorch.engine.*", "lmdeploy.pytorch.model_inputs"),
+    third_party=("zmq",),
+    calls_while_importing=True,
 )
 
 

@@ -106,7 +106,8 @@ class SglangEngine:
         if request_id in self._live:
             raise EngineError(f"{request_id} is admitted and live already")
         ids = self._prompt_ids(prompt)
-        key = self._package.members.RadixKey(ids, limit=prompt.stop - 1)
+        scope = prompt.scope or None
+        key = self._package.members.RadixKey(ids, extra_key=scope, limit=prompt.stop - 1)
         found = peek(self.tree, key)
         refusal = self._refusal(prompt.stop, found)
         if refusal is not None:
@@ -118,7 +119,7 @@ class SglangEngine:
                 "the option max_requests"
             )
         hit = sum(tokens for _, tokens in found)
-        request = CacheRequest(request_id, prompt.content, ids, prompt.stop, ids[:], settled=hit)
+        request = CacheRequest(request_id, prompt.content, ids, prompt.stop, ids[:], hit, extra_key=scope)
         self._hold(request, key, hit)
         stop = min(prompt.stop, hit + first_chunk_tokens)
         self._take(request, hit, stop)

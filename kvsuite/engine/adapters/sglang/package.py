@@ -25,23 +25,18 @@ _PARTS = {
 }
 RULES = Rules(
     package=NAME,
-    real=(
-        _CACHE,
+    real=(_CACHE, f"{_CACHE}.*", "sglang.srt.utils.common"),
+    real_where_present=(
         "sglang.srt.constants",
         "sglang.srt.disaggregation.kv_events",
         "sglang.srt.environ",
-        "sglang.srt.platforms",
-        "sglang.srt.plugins",
-        "sglang.srt.utils.common",
+        *("sglang.srt.platforms", "sglang.srt.platforms.*"),
+        *("sglang.srt.plugins", "sglang.srt.plugins.*"),
         "sglang.srt.utils.torch_memory_saver_adapter",
     ),
-    shells={
-        "sglang": None,
-        "sglang.srt": None,
-        "sglang.srt.disaggregation": None,
-        "sglang.srt.utils": "sglang.srt.utils.common",
-    },
-    optional=(
+    shells={"sglang.srt.utils": "sglang.srt.utils.common"},
+    calls_while_importing=True,
+    third_party=(
         *(
             "IPython",
             "PIL",

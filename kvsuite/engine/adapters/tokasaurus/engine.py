@@ -57,7 +57,8 @@ class TokasaurusEngine:
         self._no_space = package.no_space
         self._shares = config.prefix_cache
         self._size = config.block_size
-        self._spec = _spec(config, package.version)
+        order = _free_order(package.allocator(4, config.block_size), config.block_size)
+        self._spec = _spec(config, package.version, order)
         self._journal = BlockJournal(config.num_blocks)
         self._view = PoolView(self._spec.pools[0], self, self._journal, NO_BLOCKS)
         self._live: dict[RequestId, _Sequence] = {}
@@ -188,7 +189,14 @@ class TokasaurusEngine:
         return sequence
 
 
-def _spec(config: EngineConfig, version: str) -> EngineSpec:
+def _free_order(allocator: Any, block_size: int) -> str:
+    """Return ``lifo`` where a block given back is the next to be handed out, else ``fifo``."""
+    taken = list(allocator.allocate_up_to_length("probe", [], block_size))
+    allocator.free_and_update("probe", taken, [])
+    return "lifo" if list(allocator.allocate_up_to_length("probe", [], block_size)) == taken else "fifo"
+
+
+def _spec(config: EngineConfig, version: str, free_order: str) -> EngineSpec:
     layout = config.layout
     pool = PoolSpec(
         key=PoolKey(),
@@ -212,6 +220,7 @@ def _spec(config: EngineConfig, version: str) -> EngineSpec:
             "watermark_blocks": 0,
             "admission": "whole_prompt",
             "eviction": "lru",
+            "free_order": free_order,
             "prefix_keys": "when_scheduled",
         },
         layout=str(layout),

@@ -25,8 +25,7 @@ def _untimed(*arguments: Any, **options: Any) -> Callable[[Any], Any]:
 
 RULES = Rules(
     package=NAME,
-    real=(NAME,),
-    shells={},
+    real=(NAME, f"{NAME}.*"),
     left_out=("tokasaurus.manager.monitoring",),
     answers={"tokasaurus.manager.monitoring": {"track_time_decorator": _untimed}},
 )

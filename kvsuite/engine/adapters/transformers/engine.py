@@ -4,6 +4,9 @@ The engine's own objects take and give back blocks; the suite's scheduler says w
 adapter's: a prompt is admitted where the whole of it fits by the engine's own count (the engine's scheduler
 asks for the first chunk, and keeps a share of the pool free instead), a refused admission leaves the eviction
 order as it was, and copies at a fork are told to the worker, not made in the engine's stand-in tensors.
+
+The engine keys a block by its tokens and the block before. A request carries no adapter, medium or salt, so
+equal tokens of two scopes share here as they do there: a known deviation, and nothing is made up against it.
 """
 
 from __future__ import annotations
@@ -75,6 +78,7 @@ class TransformersEngine:
         )
         self._cache = _open_generation(opened)
         self._request_state = opened.request_state
+        self._state_fields = frozenset(known(self._request_state, **_state_fields("", [])))
         self._prefix_cache = options.prefix_cache
         self._spec = spec_of_cache(config, options, self._cache, opened.version)
         self._pool = pool_spec(config, options, self._cache)
@@ -226,8 +230,8 @@ class TransformersEngine:
         return self._asked[1]
 
     def _state(self, request_id: RequestId, token_ids: list[int]) -> Any:
-        fields = {"request_id": request_id, "initial_tokens": token_ids, "max_new_tokens": _VOCABULARY}
-        return self._request_state(**known(self._request_state, **fields))
+        fields = _state_fields(request_id, token_ids)
+        return self._request_state(**{name: fields[name] for name in self._state_fields})
 
     def _shortfall(self, state: Any, total_tokens: int) -> Refusal | None:
         """Return why the engine cannot store a prompt after its hits, by its own count; None: it can."""
@@ -262,6 +266,11 @@ class TransformersEngine:
             f"{request_id} holds {self._lengths[request_id]} tokens and is extended from {tokens.start}: "
             "tokens must follow what the sequence has"
         )
+
+
+def _state_fields(request_id: str, token_ids: list[int]) -> dict[str, Any]:
+    """Return what a `RequestState` is made of, where its release has a field for it."""
+    return {"request_id": request_id, "initial_tokens": token_ids, "max_new_tokens": _VOCABULARY}
 
 
 def _open_generation(opened: Opened) -> Cache:

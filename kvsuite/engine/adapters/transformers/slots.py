@@ -18,5 +18,7 @@ def rows_to_slots(rows: Sequence[int], rows_per_block: int, block_size: int) -> 
     >>> rows_to_slots([64, 65, 96], rows_per_block=32, block_size=16).tolist()
     [32, 33, 48]
     """
-    blocks, offsets = np.divmod(np.array(rows, np.int64), np.int64(rows_per_block))
-    return blocks * np.int64(block_size) + offsets
+    slots = np.array(rows, np.int64)
+    if rows_per_block != block_size:
+        slots -= slots // rows_per_block * (rows_per_block - block_size)
+    return slots

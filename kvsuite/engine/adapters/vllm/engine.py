@@ -202,7 +202,7 @@ class VllmEngine:
     def _request(self, request_id: RequestId, prompt: TokenRun) -> Any:
         if self._refused is not None and self._refused[:2] == (request_id, prompt):
             return self._refused[2]
-        return self._manager.request(request_id, self._ids.of(prompt))
+        return self._manager.request(request_id, self._ids.of(prompt), prompt.scope)
 
     def _take_back(self, request_id: RequestId, held: Held, length: int) -> None:
         """Settle a sequence below what it was given; vLLM keeps the blocks for the drafts to come."""

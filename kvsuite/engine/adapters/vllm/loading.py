@@ -1,4 +1,4 @@
-"""Loads vLLM's block manager from whatever vLLM this interpreter finds, whole or through the import filter.
+"""Loads vLLM's block manager from whatever vLLM this interpreter finds, whole or through the import sandbox.
 
 ``full`` imports vLLM as it is, with all that it requires. ``filtered`` reads the same files of the block
 manager and leaves the rest of vLLM out (`RULES`). The environment variable ``KVSUITE_VLLM_LOADER`` names one;
@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kvsuite.engine.adapters.vllm.import_filter import ImportFilter, absent_packages
-from kvsuite.engine.adapters.vllm.rules import ABSENT, RULES
+from kvsuite.engine.adapters.sandbox import Sandbox
+from kvsuite.engine.adapters.vllm.rules import RULES
 from kvsuite.errors import EngineError
 
 LOADER_VARIABLE = "KVSUITE_VLLM_LOADER"
@@ -60,10 +60,9 @@ def load_core() -> VllmCore:
         return _imported(version, loader)
     if any(name == "vllm" or name.startswith("vllm.") for name in sys.modules):
         raise EngineError(
-            "vllm was imported here before the import filter: use a fresh interpreter, or the full loader"
+            "vllm was imported here before the import sandbox: use a fresh interpreter, or the full loader"
         )
-    sys.meta_path.insert(0, ImportFilter(root, RULES))
-    with absent_packages(ABSENT):
+    with Sandbox(RULES).importing():
         return _imported(version, loader)
 
 

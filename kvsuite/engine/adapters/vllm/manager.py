@@ -57,10 +57,13 @@ class BlockManager:
         """Id of the block that is never handed out."""
         return int(self.pool.null_block.block_id)
 
-    def request(self, request_id: RequestId, token_ids: list[int]) -> Any:
-        """Return a new request of vLLM, its blocks hashed where prefixes are cached."""
+    def request(self, request_id: RequestId, token_ids: list[int], scope: str) -> Any:
+        """Return a new request of vLLM, salted with its scope; hashed where prefixes are cached."""
         return self._core.request.Request(
-            request_id=request_id, prompt_token_ids=token_ids, **self._same_for_all
+            request_id=request_id,
+            prompt_token_ids=token_ids,
+            cache_salt=scope or None,
+            **self._same_for_all,
         )
 
     def find(self, request: Any) -> tuple[Any, int]:

@@ -1,16 +1,12 @@
-"""Which modules of vLLM are real under the import filter, and what stands in for the few others it calls."""
+"""Which modules of vLLM are real under the import sandbox, and what stands in for the few others it calls."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvsuite.engine.adapters.vllm.import_filter import FilterRules
-from kvsuite.engine.adapters.vllm.torch_stand_in import fill_torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import ModuleType
+from kvsuite.engine.adapters.sandbox import Rules
+from kvsuite.engine.adapters.vllm.torch_stand_in import torch_names
 
 
 class SamplingParams:
@@ -44,38 +40,19 @@ class _Platform:
         """Register nothing beside vLLM's own."""
 
 
-def _fill_config(module: ModuleType) -> None:
-    vars(module).update(get_current_vllm_config_or_none=lambda: None)
+class StructuredOutputRequest:
+    """No request of ours is bound to a grammar."""
+
+    @staticmethod
+    def from_sampling_params(sampling_params: object) -> None:
+        """Return the grammar that a request is bound to."""
 
 
-def _fill_platforms(module: ModuleType) -> None:
-    vars(module).update(current_platform=_Platform())
+def _logger(name: str) -> _Logger:
+    return _Logger(name, logging.ERROR)
 
 
-def _fill_logger(module: ModuleType) -> None:
-    vars(module).update(init_logger=lambda name: _Logger(name, logging.ERROR))
-
-
-def _fill_sampling_params(module: ModuleType) -> None:
-    vars(module).update(SamplingParams=SamplingParams)
-
-
-def _fill_structured_output(module: ModuleType) -> None:
-    class StructuredOutputRequest:
-        """No request of ours is bound to a grammar."""
-
-        @staticmethod
-        def from_sampling_params(sampling_params: object) -> None:
-            """Return the grammar that a request is bound to."""
-
-    vars(module).update(StructuredOutputRequest=StructuredOutputRequest)
-
-
-def _fill_torch_utils(module: ModuleType) -> None:
-    vars(module).update(get_dtype_size=lambda element_type: element_type.itemsize)
-
-
-RULES = FilterRules(
+RULES = Rules(
     package="vllm",
     real=(
         "vllm.distributed.kv_events",
@@ -103,18 +80,14 @@ RULES = FilterRules(
         "vllm.v1.kv_hints",
     ),
     left_out=("vllm.v1.core.sched", "vllm.v1.core.sched.*", "vllm.v1.core.encoder_cache_manager"),
-    given={
-        "vllm.config": _fill_config,
-        "vllm.logger": _fill_logger,
-        "vllm.platforms": _fill_platforms,
-        "vllm.sampling_params": _fill_sampling_params,
-        "vllm.utils.torch_utils": _fill_torch_utils,
-        "vllm.v1.structured_output.request": _fill_structured_output,
+    answers={
+        "torch": torch_names(),
+        "vllm.config": {"get_current_vllm_config_or_none": lambda: None},
+        "vllm.logger": {"init_logger": _logger},
+        "vllm.platforms": {"current_platform": _Platform()},
+        "vllm.sampling_params": {"SamplingParams": SamplingParams},
+        "vllm.utils.torch_utils": {"get_dtype_size": lambda element_type: element_type.itemsize},
+        "vllm.v1.structured_output.request": {"StructuredOutputRequest": StructuredOutputRequest},
     },
+    third_party=("cbor2", "prometheus_client", "psutil", "torch", "uvloop", "xxhash", "zmq"),
 )
-
-ABSENT: Mapping[str, Callable[[ModuleType], None] | None] = {
-    "torch": fill_torch,
-    **dict.fromkeys(("cbor2", "prometheus_client", "psutil", "uvloop", "xxhash", "zmq")),
-}
-"""Packages that the real modules import and hardly use: these are replaced where they are not installed."""

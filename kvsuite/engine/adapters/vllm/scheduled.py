@@ -77,7 +77,7 @@ class VllmSchedulerEngine:
         core = load_core()
         if core.loader != "full":
             raise EngineError(
-                f"{self.name} needs vLLM whole, and it is loaded through the import filter: ask for "
+                f"{self.name} needs vLLM whole, and it is loaded through the import sandbox: ask for "
                 f"{self.name} in an environment of the full loader"
             )
         usable_tokens = (config.num_blocks - 1) * config.block_size
@@ -127,6 +127,7 @@ class VllmSchedulerEngine:
                     pooling_params=None,
                     arrival_time=0.0,
                     block_hasher=self._hasher,
+                    cache_salt=prompt.scope or None,
                 )
             )
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsuite.engine.adapters.vllm.block_order import block_order
 from kvsuite.engine.contract import Capability, EngineSpec
 from kvsuite.engine.snapshot import PoolKey, PoolSpec
 from kvsuite.errors import ConfigError
@@ -71,6 +72,7 @@ def spec_of_core(
             "watermark_blocks": config.watermark_blocks,
             "admission": "whole_prompt",
             **({"prefix_keys": "when_scheduled"} if config.prefix_cache else {}),
+            **block_order(core, config),
             **(effective or {}),
         },
         layout=str(layout),

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from typing import Any
 
 ITEM_BYTES = {
     "float64": 8,
@@ -39,7 +36,7 @@ class dtype:  # noqa: N801  (torch's own name)
         return f"torch.{self.name}"
 
 
-def fill_torch(module: ModuleType) -> None:
-    """Give a module the names of torch that are data, not functions."""
-    names: dict[str, Any] = {name: dtype(name, size) for name, size in ITEM_BYTES.items()}
-    vars(module).update(names, dtype=dtype, __version__=VERSION)
+def torch_names() -> dict[str, Any]:
+    """Return the names of torch that are data, not functions."""
+    types: dict[str, Any] = {name: dtype(name, size) for name, size in ITEM_BYTES.items()}
+    return {**types, "dtype": dtype, "__version__": VERSION}
