@@ -55,7 +55,7 @@ class KillRuns:
         words += [f"--engine=mutant:{name}" for name in plan]
         words += [f"--goldens={folder / 'goldens'}", *cases]
         done = subprocess.run(
-            words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1500, check=False
+            words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=3000, check=False
         )
         assert done.returncode in {0, 1}, done.stdout[-3000:] + done.stderr[-3000:]
 
