@@ -4,7 +4,9 @@
     ├── TraceError              a trace file or a trace cannot be read, or contradicts itself
     │   └── AmbiguousTrace      readable in two ways; the message names the option that settles it
     ├── ConfigError             a layout, pool, scheduler or option that cannot be
+    │   └── UnsupportedBlockSize  an engine has no blocks of the size asked for
     ├── DeviceError             the asked-for device is absent or does not do what was asked
+    ├── EnvironmentUnavailable  an engine's environment is not there and cannot be built now
     ├── EngineError             an engine broke the contract, or is not known
     │   ├── UnknownEngine       no engine of that name; the message lists the known ones
     │   └── BlockError          a block operation the paged cache refuses (double free, unknown sequence)
@@ -35,8 +37,18 @@ class ConfigError(KvsuiteError):
     """A layout, pool, scheduler or option that cannot be."""
 
 
+class UnsupportedBlockSize(ConfigError):
+    """An engine has no blocks of the size asked for; the message says which it has."""
+
+
 class DeviceError(KvsuiteError):
     """The asked-for device is absent or does not do what was asked."""
+
+    exit_code = 3
+
+
+class EnvironmentUnavailable(KvsuiteError):
+    """An engine's environment is not there and cannot be built: no index, no such version, a failed build."""
 
     exit_code = 3
 

@@ -61,6 +61,19 @@ def test_all_diverge_in_one_step(kv_replay: Replayer, children: int, tokens: int
     assert kin.net_tokens == family_net_tokens(children, tokens, BLOCK)
 
 
+@pytest.mark.requires(Capability.COPIES_ITSELF)
+@pytest.mark.parametrize("children", [1, 7])
+@pytest.mark.parametrize("tokens", [15, 17, 33])
+def test_an_engine_that_copies_by_itself_is_read_in_its_own_tensors(
+    kv_replay: Replayer, children: int, tokens: int
+) -> None:
+    """No operation tells of its copies: tables show which are due, and its own tensors whether they came."""
+    done = kv_replay(family(children, tokens), block_size=BLOCK, num_blocks=64)
+    assert done.content.mode == "engine"
+    assert done.timeline.pools[0].total("copied") == children * (tokens % BLOCK)
+    assert done.content.tokens_read > done.content.tokens_written > 0
+
+
 def test_a_burst_inside_the_first_block_costs_more_than_it_saves(kv_replay: Replayer) -> None:
     """15 tokens shared by 8: after the burst nothing is shared, and 7 times 15 tokens were copied."""
     (kin,) = kv_replay(family(7, 15), block_size=BLOCK, num_blocks=64, slots="probe").fork_families

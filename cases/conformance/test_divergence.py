@@ -24,6 +24,7 @@ from kvsuite.ledger.sharing import (
     largest_burst,
     step_demand,
 )
+from kvsuite.replay.filling import fill_to, to_be_had
 from kvsuite.trace.model import RequestId, TraceSource
 from kvsuite.trace.rows import Row, trace_of
 
@@ -39,11 +40,6 @@ NUM_BLOCKS = 24
 BOUNDARY = [2 * B, 2 * B + 1, 3 * B - 1]
 """Fork points: ``n mod b`` is 0, 1 and ``b - 1``."""
 pytestmark = pytest.mark.requires(Capability.FORK, Capability.COPY_ON_WRITE)
-
-
-def available(scene: Scene) -> int:
-    """Return the blocks to be had in the first pool."""
-    return available_blocks(scene.engine.snapshot()[0])
 
 
 def demand_of(scene: Scene, names: Sequence[str], tokens: int = 1) -> Demand:
@@ -76,15 +72,6 @@ def fork_all(scene: Scene, children: int) -> list[str]:
     return names
 
 
-def leave(scene: Scene, blocks: int) -> list[str]:
-    """Take all but ``blocks`` of the blocks to be had, one block a request; return those requests."""
-    fillers = [f"filler{number}" for number in range(available(scene) - blocks)]
-    for name in fillers:
-        assert scene.admit(name, B).accepted
-    scene.step()
-    return fillers
-
-
 @pytest.mark.parametrize("children", [1, 2, 7])
 @pytest.mark.parametrize("tokens", BOUNDARY)
 def test_a_burst_takes_exactly_its_demand(kv_scene: Callable[..., Scene], tokens: int, children: int) -> None:
@@ -92,10 +79,10 @@ def test_a_burst_takes_exactly_its_demand(kv_scene: Callable[..., Scene], tokens
     scene = kv_scene(block_size=B, num_blocks=NUM_BLOCKS)
     scene.admit("parent", tokens)
     scene.step()
-    leave(scene, burst_demand(children, tokens, B))
+    fill_to(scene, burst_demand(children, tokens, B))
     family = fork_all(scene, children)
     granted = write_all(scene, family)
-    left = available(scene)
+    left = to_be_had(scene)
     scene.step()
     scene.drain()
     scene.judge()
@@ -111,11 +98,11 @@ def test_one_block_short_refuses_without_a_trace(
     scene = kv_scene(block_size=B, num_blocks=NUM_BLOCKS)
     scene.admit("parent", tokens)
     scene.step()
-    fillers = leave(scene, burst_demand(children, tokens, B) - 1)
+    fillers = fill_to(scene, burst_demand(children, tokens, B) - 1)
     family = fork_all(scene, children)
     refused = []
     for name in family:
-        if demand_of(scene, [name]).blocks <= available(scene):
+        if demand_of(scene, [name]).blocks <= to_be_had(scene):
             write_all(scene, [name])
         else:
             with scene.unchanged(f"growth of {name}"):
@@ -140,7 +127,7 @@ def test_refused_growth_across_a_boundary_leaves_no_trace(
     scene.step()
     assert fork_all(scene, 1) == ["parent", "child0"]
     growth = B + 1
-    fillers = leave(scene, max(0, demand_of(scene, ["child0"], growth).blocks - short))
+    fillers = fill_to(scene, max(0, demand_of(scene, ["child0"], growth).blocks - short))
     with scene.unchanged("growth of child0"):
         write_all(scene, ["child0"], growth)
     scene.step()
@@ -164,7 +151,7 @@ def test_the_last_writer_keeps_the_block(kv_scene: Callable[..., Scene], tokens:
     scene.release("child1", Release.CANCEL)
     scene.step()
     need = demand_of(scene, ["parent"])
-    leave(scene, need.new_blocks)
+    fill_to(scene, need.new_blocks)
     granted = write_all(scene, ["parent"])
     scene.step()
     scene.drain()
@@ -181,7 +168,7 @@ def test_more_children_than_blocks_do_no_harm(kv_scene: Callable[..., Scene], to
     family = fork_all(scene, NUM_BLOCKS + 1)
     granted = write_all(scene, family)
     scene.step()
-    assert available(scene) == 0
+    assert to_be_had(scene) == 0
     for name in [name for name, went in zip(family, granted, strict=True) if not went]:
         scene.release(name, Release.PREEMPT)
     scene.step()
@@ -197,7 +184,7 @@ def test_fifty_samples_in_a_small_pool_are_refused_in_part(kv_scene: Callable[..
     scene = kv_scene(block_size=B, num_blocks=60)
     scene.admit("parent", 50)
     scene.step()
-    room = available(scene)
+    room = to_be_had(scene)
     family = fork_all(scene, 49)
     granted = write_all(scene, family)
     scene.step()
@@ -263,7 +250,7 @@ def bears(kv_scene: Callable[..., Scene], tokens: int, children: int) -> tuple[b
     scene = kv_scene(block_size=B, num_blocks=NUM_BLOCKS)
     scene.admit("parent", tokens)
     scene.step()
-    room = available(scene)
+    room = to_be_had(scene)
     family = fork_all(scene, children)
     granted = write_all(scene, family)
     scene.step()

@@ -12,6 +12,7 @@ import pytest
 
 from kvsuite.engine.contract import Capability, Release
 from kvsuite.engine.snapshot import PoolKind
+from kvsuite.ledger.counts import kept_back
 from kvsuite.replay.tier_verbs import ask, begin, compute, end, evict, of, room_tokens, store
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def test_a_window_lets_go_on_the_settled_count(kv_scene: Callable[..., Scene], a
 @pytest.mark.requires(Capability.PREFIX_CACHE)
 def test_two_equal_prompts_at_once_keep_their_own_blocks(kv_scene: Callable[..., Scene]) -> None:
     """Both computed in one step, so only one can be the cached one; the other goes on with its own blocks."""
-    scene = kv_scene(block_size=B, num_blocks=NUM_BLOCKS)
+    scene = kv_scene(block_size=B, num_blocks=2 * NUM_BLOCKS)
     prompt = scene.prompts.of(("prompt", 2 * B), ("end", 1))
     for name in ("a", "b"):
         assert scene.admit(name, 2 * B + 1, content=prompt).accepted
@@ -85,8 +86,10 @@ def test_a_chunk_in_the_cache_is_gone_when_its_blocks_are_reused(
     scene.admit("a", 4 * B, content=prompt, first_chunk=2 * B)
     scene.step()
     scene.release("a", reason)
-    assert scene.admit("other", (usable - 3) * B).accepted
+    kept = kept_back(scene.engine.spec)
+    assert scene.admit("other", (usable - 3 - kept) * B).accepted
     assert scene.admit("small", 3 * B).accepted
+    assert not kept or scene.extend("other", kept * B)
     scene.step()
     scene.release("small", Release.CANCEL)
     found = scene.admit("c", 2 * B + 1, content=prompt)

@@ -14,6 +14,7 @@ from kvsuite.cache.layout import model_layout
 from kvsuite.engine.config import EngineConfig
 from kvsuite.engine.contract import Admission, Capability, Engine, RefusalReason, Release
 from kvsuite.engine.registry import open_engine as open_any
+from kvsuite.ledger.counts import kept_back
 from kvsuite.trace.model import RequestId, Trace, TraceSource
 from kvsuite.trace.rows import Row, trace_of
 from kvsuite.trace.tokens import TokenContent, TokenRun
@@ -40,7 +41,7 @@ def checkerboard(engine: Engine) -> int:
     """
     (pool, *_) = engine.spec.pools
     usable_tokens = pool.usable_blocks * pool.block_size
-    tenants = range(usable_tokens // TENANT_TOKENS)
+    tenants = range((usable_tokens - kept_back(engine.spec) * pool.block_size) // TENANT_TOKENS)
     for tenant in tenants:
         assert offer(engine, f"t{tenant}", TENANT_TOKENS).accepted
     for tenant in tenants[::2]:
@@ -63,23 +64,24 @@ def largest_admissible(engine: Engine, upper: int) -> int:
 
 @pytest.fixture
 def engine(open_engine: EngineOpener) -> Engine:
-    """Open the engine with `NUM_BLOCKS` usable blocks; skip where blocks are not those of one pool."""
+    """Open it with `NUM_BLOCKS` blocks for admissions; skip where blocks are not those of one pool."""
     opened = open_engine(block_size=BLOCK, num_blocks=NUM_BLOCKS)
     device = [pool for pool in opened.spec.pools if pool.key.tier == "device"]
     if len(device) > 1 or device[0].block_size != BLOCK:
         pytest.skip(f"{len(device)} pools, the first of {device[0].block_size} tokens a block")
-    null_blocks = device[0].never_allocatable_blocks
-    return open_engine(block_size=BLOCK, num_blocks=NUM_BLOCKS + null_blocks) if null_blocks else opened
+    more = device[0].never_allocatable_blocks + kept_back(opened.spec)
+    return open_engine(block_size=BLOCK, num_blocks=NUM_BLOCKS + more) if more else opened
 
 
 @pytest.mark.requires(Capability.PAGED)
 @pytest.mark.parametrize("tokens", [1, 15, 16, 17, 511, 512, 513, 1024])
 def test_a_paged_pool_admits_exactly_what_its_free_blocks_hold(engine: Engine, tokens: int) -> None:
-    """Admitted when and only when ceil(n / b) <= free + reclaimable, however scattered they are."""
-    assert engine.spec.pools[0].usable_blocks == NUM_BLOCKS
+    """Admitted if and only if ceil(n / b) + watermark <= free + reclaimable, however scattered they are."""
+    kept = kept_back(engine.spec)
+    assert engine.spec.pools[0].usable_blocks == NUM_BLOCKS + kept
     free_tokens = checkerboard(engine)
     admission = offer(engine, "one more", tokens)
-    assert admission.accepted == (-(-tokens // BLOCK) <= free_tokens // BLOCK)
+    assert admission.accepted == (-(-tokens // BLOCK) + kept <= free_tokens // BLOCK)
     if admission.refusal is not None:
         assert admission.refusal.needed_blocks == -(-tokens // BLOCK)
         assert admission.refusal.free_blocks + admission.refusal.reclaimable_blocks == free_tokens // BLOCK
@@ -87,9 +89,9 @@ def test_a_paged_pool_admits_exactly_what_its_free_blocks_hold(engine: Engine, t
 
 @pytest.mark.requires(Capability.PAGED)
 def test_the_largest_admissible_request_is_all_that_is_free(engine: Engine) -> None:
-    """Found by search; the formula is (free + reclaimable) * b."""
+    """Found by search; the formula is (free + reclaimable - watermark) * b."""
     free_tokens = checkerboard(engine)
-    assert largest_admissible(engine, NUM_BLOCKS * BLOCK) == free_tokens
+    assert largest_admissible(engine, NUM_BLOCKS * BLOCK) == free_tokens - kept_back(engine.spec) * BLOCK
 
 
 def every_offer() -> Trace:

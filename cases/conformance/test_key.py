@@ -186,6 +186,38 @@ def test_parts_that_look_alike_in_another_place(kv_scene: Callable[..., Scene], 
     play.end()
 
 
+SCOPES: dict[str, list[tuple[str, tuple[int, ...]]]] = {
+    "adapter": [("", (7,)), ("adapter 1", (7,)), ("adapter 2", (7,))],
+    "none after one": [("adapter 1", (7,)), ("", (7,)), ("adapter 2", (7,))],
+    "seam": [("1", (23, 5)), ("12", (3, 5)), ("", (123, 5))],
+    "swapped": [("a", (7, 9)), ("b", (9, 7)), ("b", (7, 9))],
+}
+"""Three prompts, each with its scope, that are never the same: equal tokens under another adapter, image or
+salt, and scopes and tokens that read alike when they are written one after another or change places."""
+
+
+@pytest.mark.parametrize("field", SCOPES)
+def test_equal_tokens_of_another_scope(kv_scene: Callable[..., Scene], field: str) -> None:
+    """An adapter, an image or a cache salt is part of a key: nothing of another scope is ever found.
+
+    Under its own scope each prompt is found again.
+    """
+    play = Asker(kv_scene(block_size=1, num_blocks=NUM_BLOCKS))
+    ends = (play.unit,)
+    prompts = [TokenContent(keys, ends[: len(keys) - 1], scope) for scope, keys in SCOPES[field]]
+    tokens = 2 * play.unit + 2
+    found = []
+    for number, content in enumerate(prompts):
+        found.append(play.ask(f"prompt{number}", content, tokens))
+        play.step()
+    play.release("prompt0")
+    again = play.ask("again", prompts[0], tokens, kept=True)
+    play.step()
+    play.end()
+    assert found == [0, 0, 0]
+    assert again == (tokens - 1) // play.unit * play.unit
+
+
 @pytest.mark.requires(Capability.GROUPS)
 def test_groups_find_as_much_as_each_other(kv_scene: Callable[..., Scene]) -> None:
     """kvcached #451: groups of unlike block sizes are keyed so that what one finds the others hold too.

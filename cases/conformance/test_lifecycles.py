@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from kvsuite.engine.contract import Capability
-from kvsuite.errors import ConfigError, InvariantViolation
+from kvsuite.errors import ConfigError, EngineError, InvariantViolation
 from kvsuite.plugin.replays import violation_text
 from kvsuite.replay.batch import SchedulerConfig
 from kvsuite.replay.judged import judged_replay
@@ -39,6 +39,8 @@ GAPS = [0, 0, 1, 2, 9]
 FAMILIES = 2
 """Kinds of prompts; those of one kind begin alike."""
 MOSTLY = [True, True, True, False]
+SCOPES: list[list[str | None]] = [[None], [None, "adapter"]]
+"""What the requests of a lifecycle are computed under: all alike, or some by an adapter."""
 BURSTS = [0, 0, 0, 1, 2]
 ROOMY = 512
 """Token budget of a step where prompts cannot be cut."""
@@ -70,6 +72,14 @@ class Lifecycle:
             trace=self.trace,
         )
 
+    def told(self, engine_name: str) -> str:
+        """Return the trace file, line by line, and the command that replays it."""
+        file = canonical_lines(self.trace).decode()
+        return (
+            f"the smallest lifecycle found, to be saved as lifecycle.jsonl:\n{file}"
+            f"replay it: {self.command(engine_name)}"
+        )
+
     def command(self, engine_name: str) -> str:
         """Return the command line that replays it from a file."""
         words = [
@@ -87,11 +97,12 @@ class Lifecycle:
 def lifecycles(draw: st.DrawFn, spec: EngineSpec) -> Lifecycle:
     """Draw what ``spec`` claims: without a capability nothing is drawn that would need it."""
     size = draw(st.sampled_from(BLOCK_SIZES))
+    scopes = draw(st.sampled_from(SCOPES))
     rows: list[Row] = []
     at_step = 0
     for number in range(draw(st.integers(1, 7))):
         at_step += draw(st.sampled_from(GAPS))
-        rows.append(draw(requests(f"r{number}", at_step, size)))
+        rows.append(draw(requests(f"r{number}", at_step, size, scopes)))
         if spec.claims(Capability.FORK):
             rows += draw(children(rows[-1]))
     demand = [-(-(row.input_length + row.output_length) // size) for row in rows]
@@ -113,7 +124,7 @@ def lifecycles(draw: st.DrawFn, spec: EngineSpec) -> Lifecycle:
 
 
 @st.composite
-def requests(draw: st.DrawFn, name: str, at_step: int, size: int) -> Row:
+def requests(draw: st.DrawFn, name: str, at_step: int, size: int, scopes: list[str | None]) -> Row:
     """Draw one request; lengths cluster around block boundaries, prompts of a family begin alike."""
     edge = draw(st.integers(0, 3)) * size + draw(st.integers(-1, 2))
     tokens = max(1, edge)
@@ -130,6 +141,7 @@ def requests(draw: st.DrawFn, name: str, at_step: int, size: int) -> Row:
         output_length=answers,
         hash_ids=ids if shared else None,
         cancel_after=draw(st.none() | st.integers(0, answers)),
+        scope=draw(st.sampled_from(scopes)),
     )
 
 
@@ -159,19 +171,20 @@ def claims(open_engine: EngineOpener) -> EngineSpec:
 
 
 def play(lifecycle: Lifecycle, open_engine: EngineOpener) -> int:
-    """Replay one lifecycle and return its steps; a broken law is raised with all it takes to see it again."""
+    """Replay one lifecycle and return its steps; a broken law is raised with all it takes to see it again.
+
+    So is a crash of the engine: as the error that it is, and not as a broken law.
+    """
     try:
         engine = lifecycle.open(open_engine)
     except ConfigError:
         return 0  # a pool or a block size that this engine refuses from the start
-    done = judged_replay(lifecycle.trace, engine, scheduler=lifecycle.scheduler)
+    try:
+        done = judged_replay(lifecycle.trace, engine, scheduler=lifecycle.scheduler)
+    except EngineError as error:
+        raise EngineError(f"{error}\n{lifecycle.told(open_engine.engine_name)}") from error
     if done.violations:
-        file = canonical_lines(lifecycle.trace).decode()
-        command = lifecycle.command(open_engine.engine_name)
-        raise InvariantViolation(
-            f"{violation_text(done)}\nthe smallest lifecycle found, to be saved as lifecycle.jsonl:\n{file}"
-            f"replay it: {command}"
-        )
+        raise InvariantViolation(f"{violation_text(done)}\n{lifecycle.told(open_engine.engine_name)}")
     return len(done.timeline)
 
 

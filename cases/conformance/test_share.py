@@ -96,7 +96,7 @@ def test_a_ring_of_blocks_is_let_go_once(kv_scene: Callable[..., Scene]) -> None
 @forks
 def test_the_parent_keeps_its_blocks_when_the_child_leaves_first(kv_scene: Callable[..., Scene]) -> None:
     """tvm #16666: 32 tokens, fork at 32, the child goes, then the parent: no block is short of a holder."""
-    scene = kv_scene(block_size=16, num_blocks=8)
+    scene = kv_scene(block_size=16, num_blocks=10)
     scene.admit("parent", 32)
     scene.step()
     assert scene.fork("parent", "child")

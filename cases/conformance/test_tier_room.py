@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kvsuite.engine.contract import Capability, RefusalReason, Release
-from kvsuite.ledger.tiers import reachable, reset_empties, room_is_made, told_is_taken
+from kvsuite.errors import ConfigError
+from kvsuite.ledger.tiers import reachable, reset_empties, room_is_made, tier_bytes, told_is_taken
 from kvsuite.replay.tier_verbs import (
     ask,
     begin,
@@ -106,6 +107,21 @@ def test_the_room_for_a_load_is_told_before(kv_scene: Callable[..., Scene]) -> N
     scene.violations += told_is_taken(refusal.needed_blocks, taken, rested.key, "again")
     scene.step()
     end(scene)
+
+
+@pytest.mark.parametrize("blocks", [5, 8, 11])
+def test_the_host_is_as_large_as_it_was_asked_to_be(kv_scene: Callable[..., Scene], blocks: int) -> None:
+    """vllm #48436: 5 and 11 blocks asked for stay 5 and 11; 64 GiB were taken where 40 were asked for."""
+    try:
+        scene = kv_scene(block_size=B, num_blocks=NUM_BLOCKS, options={"host_blocks": blocks})
+    except ConfigError as refusal:
+        pytest.skip(f"the engine takes no size of its host tier: {refusal}")
+    host = host_spec(scene)
+    scene.violations += tier_bytes(host, blocks * scene.engine.spec.pools[0].block_bytes)
+    for number in range(blocks + 1):
+        store(scene, f"chain {number}", B + 1)
+    end(scene)
+    assert host.usable_blocks > 0
 
 
 @pytest.mark.requires(Capability.RESET_CACHE)

@@ -13,14 +13,16 @@ from kvsuite.engine.snapshot import PoolKind
 from kvsuite.errors import ConfigError
 from kvsuite.ledger import groups_law, units_law
 from kvsuite.ledger.invariants import Violation, raise_violations
-from kvsuite.trace.model import RequestId
+from kvsuite.replay.scheduler import SchedulerConfig
+from kvsuite.trace.model import RequestId, TraceSource
+from kvsuite.trace.rows import Row, trace_of
 from kvsuite.trace.tokens import TokenContent, TokenRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kvsuite.engine.contract import Engine
-    from kvsuite.plugin.replays import EngineOpener
+    from kvsuite.plugin.replays import EngineOpener, Replayer
     from kvsuite.replay.scene import Scene
 
     MakeScene = Callable[..., Scene]
@@ -168,6 +170,21 @@ def check_slots(scene: Scene, lengths: dict[str, int]) -> None:
             scene.violations += units_law.slots_mapped(pool, snapshot.table(row), first, held, name)
         together = np.concatenate([slots[name][index] for name in lengths])
         scene.violations += units_law.slots_distinct(pool, together)
+
+
+@pytest.mark.requires(Capability.SLOTS)
+@pytest.mark.parametrize("chunk", [3, 64])
+def test_what_the_kernel_is_given_leads_to_what_was_written(kv_replay: Replayer, chunk: int) -> None:
+    """Tokens are written and read at the engine's own indices, through chunks, growth and windows.
+
+    An index list that is made too early, or one slot too short, leads every read to its neighbour.
+    """
+    shape: dict[str, Any] = {"timestamp": 0, "output_length": 24}
+    rows = [Row(request_id=f"r{tokens}", input_length=tokens, **shape) for tokens in (1, 7, 18, 41)]
+    trace = trace_of(rows, TraceSource("by hand", "indices"), block_size=4)
+    scheduler = SchedulerConfig(max_sequences=3, max_step_tokens=chunk)
+    done = kv_replay(trace, block_size=4, num_blocks=64, slots="probe", scheduler=scheduler)
+    assert done.content.tokens_read > done.content.tokens_written > 0
 
 
 @pytest.mark.parametrize(("before", "after"), [(16, 256), (16, 32), (128, 64)])

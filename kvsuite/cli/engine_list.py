@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kvsuite.cache.layout import model_layout
 from kvsuite.cli.options import EMBEDDED_TRACE
 from kvsuite.engine.config import EngineConfig
-from kvsuite.engine.registry import describe_engines, open_engine
+from kvsuite.engine.registry import ADAPTERS, describe_engines, open_any_engine
 from kvsuite.errors import KvsuiteError
 from kvsuite.trace.load import load_trace
 
@@ -25,6 +25,14 @@ class ListedEngine:
     origin: str
     capabilities: tuple[str, ...]
     summary: str
+
+
+def versions_line() -> str:
+    """Return how a version of an engine that is not installed here is had."""
+    return (
+        f"NAME@VERSION and NAME@newest run {', '.join(ADAPTERS)} in an environment of their own: "
+        "`kvsuite env create NAME@VERSION` builds it"
+    )
 
 
 def listed() -> tuple[ListedEngine, ...]:
@@ -44,8 +52,11 @@ def _listed(description: EngineDescription) -> ListedEngine:
         trace=load_trace(EMBEDDED_TRACE),
     )
     try:
-        spec = open_engine(name, config).spec
+        spec = open_any_engine(name, config).spec
     except KvsuiteError as error:
-        return ListedEngine(name, "", origin, (), str(error))
+        why = str(error)
+        if name in ADAPTERS:  # most are not installed here, and are listed for what they are
+            why = f"{description.summary} ({why.splitlines()[0]})"
+        return ListedEngine(name, "", origin, (), why)
     claims = tuple(sorted(capability.name for capability in spec.capabilities))
     return ListedEngine(name, spec.version, origin, claims, description.summary)

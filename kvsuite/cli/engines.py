@@ -8,7 +8,7 @@ def engines() -> None:
     """
     from rich.table import Table
 
-    from kvsuite.cli.engine_list import listed
+    from kvsuite.cli.engine_list import listed, versions_line
     from kvsuite.cli.output import print_line, print_table
     from kvsuite.engine.contract import Capability
 
@@ -19,6 +19,7 @@ def engines() -> None:
             engine.name, engine.version, engine.origin, ", ".join(engine.capabilities), engine.summary
         )
     print_table(table)
+    print_line(versions_line())
     claimed = {name for engine in found for name in engine.capabilities}
     print_line("")
     meanings = Table("capability", "claimed", "meaning", box=None, pad_edge=False)

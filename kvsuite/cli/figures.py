@@ -62,17 +62,21 @@ def replay_figures(trace: Trace, done: Replay) -> Iterator[Figure]:
     yield from _sharing_figures(trace, done)
 
 
-def verdict_lines(done: Replay) -> Iterator[tuple[str, str]]:
-    """Yield what was judged, each line with its style: closing, return of blocks, laws broken, not judged."""
+def verdict_lines(done: Replay, held: Iterator[tuple[str, str]] | None = None) -> Iterator[tuple[str, str]]:
+    """Yield what was judged, each line with its style: what held, what was not judged, laws broken."""
+    yield from _held(done) if held is None else held
+    for law in done.not_judged:
+        yield f"not judged: {law.invariant} in pool {law.pool}, {law.absent} cannot be seen", "yellow"
+    for text in violation_lines(done):
+        yield text, "red"
+
+
+def _held(done: Replay) -> Iterator[tuple[str, str]]:
     broken = {violation.invariant for violation in done.violations}
     if "closure" not in broken:
         yield f"pool closes at every step: {len(done.timeline):,} steps", "green"
     if "drain" not in broken:
         yield "all blocks returned", "green"
-    for law in done.not_judged:
-        yield f"not judged: {law.invariant} in pool {law.pool}, {law.absent} cannot be seen", "yellow"
-    for text in violation_lines(done):
-        yield text, "red"
 
 
 def violation_lines(done: Replay) -> Iterator[str]:

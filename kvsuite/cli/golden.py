@@ -52,7 +52,7 @@ def baseline(
     engine: Annotated[str, typer.Argument(help="Engine whose baseline moves.")],
     engine_hash: Annotated[
         str | None,
-        typer.Argument(help="Recorded engine hash, or its first digits; prints the baseline without it."),
+        typer.Argument(help="Recorded hash, its first digits, or a version; prints the baseline without it."),
     ] = None,
     goldens: Goldens = DEFAULT_GOLDENS,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kvsuite import __version__
-from kvsuite.cli import compare, engines, golden, replay, report, sweep, trace
+from kvsuite.cli import compare, drift, engines, env, golden, replay, report, sweep, trace
 from kvsuite.errors import KvsuiteError
 
 _BAD_INPUT = 2
@@ -15,8 +15,8 @@ _BAD_INPUT = 2
 app = typer.Typer(
     name="kvsuite",
     help="Regression and conformance suite for paged KV caches.",
-    epilog="Exit codes: 0 ok, 1 the ledger or the content is wrong, 2 bad input or usage, 3 device, "
-    "130 interrupted.",
+    epilog="Exit codes: 0 ok, 1 the ledger or the content is wrong, 2 bad input or usage, "
+    "3 device or environment unavailable, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -25,8 +25,10 @@ app = typer.Typer(
 app.command()(replay.replay)
 app.command()(sweep.sweep)
 app.command()(compare.compare)
+app.command()(drift.drift)
 app.command()(report.report)
 app.command()(engines.engines)
+app.add_typer(env.app, name="env")
 app.add_typer(trace.app, name="trace")
 app.add_typer(golden.app, name="golden")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kvsuite.cache.layout import Dtype, Layout, model_layout
 from kvsuite.cli.sizes import PoolSize, format_bytes
 from kvsuite.engine.config import EngineConfig
+from kvsuite.engine.contract import Capability
 from kvsuite.errors import ConfigError, DeviceError
 from kvsuite.replay.worker import ProbeWorker
 from kvsuite.sweep.plan import longest_declared_tokens
@@ -123,11 +124,11 @@ def slots_mode(asked: str | None, device: str) -> str:
 
 
 def open_worker(mode: str, device: str, spec: EngineSpec, layout: Layout, max_sequences: int) -> Worker:
-    """Return the worker that writes and reads the pools of ``spec``.
+    """Return the worker that writes and reads the pools of ``spec``; who copies by itself needs no slots.
 
     **Raises:** `DeviceError` for full slots without torch, or without room on the device.
     """
-    if mode == "probe":
+    if mode == "probe" or spec.claims(Capability.COPIES_ITSELF):
         return ProbeWorker(spec.pools)
     try:
         from kvsuite.device.worker import SlotWorker

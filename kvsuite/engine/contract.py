@@ -23,6 +23,9 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from kvsuite.engine.requests import Observation as Observation
+from kvsuite.engine.requests import PoolCounts as PoolCounts
+from kvsuite.engine.requests import RequestEngine as RequestEngine
 from kvsuite.engine.verbs import (
     SupportsBudget as SupportsBudget,
 )
@@ -40,6 +43,9 @@ from kvsuite.engine.verbs import (
 )
 from kvsuite.engine.verbs import (
     SupportsSlots as SupportsSlots,
+)
+from kvsuite.engine.verbs import (
+    SupportsStorage as SupportsStorage,
 )
 from kvsuite.engine.verbs import (
     SupportsTransfers as SupportsTransfers,
@@ -67,10 +73,12 @@ class Capability(enum.Enum):
     PREFIX_CACHE = "Full blocks of equal prompts are shared, and stay cached after their last holder left."
     FORK = "A running sequence can be forked: `fork(parent_id, child_id)` shares its blocks."
     COPY_ON_WRITE = (
-        "A write into a shared block goes to a private copy; the copy is an operation of `take_ops`."
+        "A write into a shared block goes to a private copy; the copy is an operation of `take_ops`, but for "
+        "an engine that copies itself."
     )
     COPIES_ITSELF = (
-        "Copies on write happen inside the engine's own tensors and are not reported as operations."
+        "Copies on write happen inside the engine's own tensors and are not reported as operations; "
+        "`write_storage` and `read_storage` reach these. COPY_ON_WRITE is claimed beside it."
     )
     CHUNKED_PREFILL = "A prompt may be admitted in part and extended by further chunks."
     PREEMPTION = "`release(preempt)` frees a running sequence, which may be admitted again with more tokens."
@@ -85,6 +93,8 @@ class Capability(enum.Enum):
     RESET_CACHE = "`reset_cache()` forgets every cached block."
     GAUGES = "`gauges()` reports what an operator sees: shares, capacity, hits."
     BUDGET = "`budget()` says how the pools came to their size."
+    REQUEST_DRIVEN = "Schedules and samples by itself: driven by `submit`, `cancel`, `step` and `observe`."
+    SAMPLES = "A request may ask for several answers, which share its prompt: `submit(num_answers=n)`."
 
 
 class Release(enum.Enum):
@@ -253,39 +263,4 @@ class Engine(Protocol):
 
     def snapshot(self, since: int | None = None) -> tuple[PoolSnapshot, ...]:
         """Return every pool as it stands; with ``since``, a revision, optionally only what changed."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What a request-driven engine lets us see after one of its steps."""
-
-    running: tuple[RequestId, ...]
-    finished: Mapping[RequestId, Release]
-    snapshots: tuple[PoolSnapshot, ...]
-
-
-@runtime_checkable
-class RequestEngine(Protocol):
-    """An engine that schedules and samples by itself; judged on what it lets us see."""
-
-    @property
-    def spec(self) -> EngineSpec:
-        """Who the engine is and what it claims; constant."""
-        ...
-
-    def submit(self, request_id: RequestId, prompt: TokenRun, *, max_tokens: int) -> None:
-        """Hand a request over."""
-        ...
-
-    def cancel(self, request_id: RequestId) -> None:
-        """Say that the client went away."""
-        ...
-
-    def step(self) -> None:
-        """Let the engine run one step."""
-        ...
-
-    def observe(self) -> Observation:
-        """Return what can be seen now."""
         ...

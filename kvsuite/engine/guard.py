@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kvsuite.engine.contract import Engine, EngineSpec, Release
-    from kvsuite.engine.snapshot import PoolSpec
+    from kvsuite.engine.snapshot import Int64Array, PoolSpec
     from kvsuite.trace.model import RequestId
     from kvsuite.trace.tokens import TokenRun
 
@@ -152,6 +152,28 @@ class GuardedEngine:
         """Learn that a request that waits goes away."""
         self._ask("forget", request_id)
 
+    def read_slots(self, request_id: RequestId) -> tuple[Int64Array, ...]:
+        """Return the slots of every token a sequence still holds, a pool each."""
+        return self._indices("read_slots", request_id)
+
+    def write_slots(self, request_id: RequestId) -> tuple[Int64Array, ...]:
+        """Return the slots of the tokens a sequence was given since the last step was launched."""
+        return self._indices("write_slots", request_id)
+
+    def write_storage(self, pool: PoolKey, slots: Int64Array, tags: Int64Array) -> None:
+        """Fill every word of the tokens in ``slots`` with their tag."""
+        self._ask("write_storage", pool, slots, tags)
+
+    def read_storage(self, pool: PoolKey, slots: Int64Array) -> Int64Array:
+        """Return every word of the tokens in ``slots``."""
+        words: Int64Array = self._ask("read_storage", pool, slots)
+        shape: tuple[int, ...] = getattr(words, "shape", ())
+        dtype = getattr(words, "dtype", None)
+        if dtype != np.int64 or len(shape) != 2 or shape[0] != len(slots) or shape[1] < 1:
+            found = f"{type(words).__name__} of {dtype}, shape {shape}"
+            raise self._no_answer("read_storage", found, f"int64[{len(slots)}, words] with a word or more")
+        return words
+
     def memory(self) -> MemoryClaim:
         """Return the storages held and what the engine says is cache."""
         claim: MemoryClaim = self._ask("memory")
@@ -165,6 +187,14 @@ class GuardedEngine:
             if not whole(storage.nbytes) or storage.nbytes < 0 or not whole(storage.data_pointer):
                 raise self._no_answer("memory", storage, "whole bytes, 0 or more, at a whole address")
         return claim
+
+    def _indices(self, verb: str, request_id: RequestId) -> tuple[Int64Array, ...]:
+        slots: tuple[Int64Array, ...] = self._ask(verb, request_id)
+        if not is_a(slots, tuple) or [(getattr(s, "dtype", None), getattr(s, "ndim", 0)) for s in slots] != [
+            (np.dtype(np.int64), 1)
+        ] * len(self._pools):
+            raise self._no_answer(f"{verb} of {request_id}", slots, f"{len(self._pools)} arrays int64[n]")
+        return slots
 
     def _ask(self, verb: str, *arguments: Any, **options: Any) -> Any:
         try:

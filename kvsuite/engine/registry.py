@@ -14,9 +14,11 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
-from kvsuite.engine.contract import Capability, Engine
+from kvsuite.engine.contract import Capability, Engine, RequestEngine
+from kvsuite.engine.hosted.engine import open_hosted
 from kvsuite.engine.spec_checks import spec_of
 from kvsuite.errors import EngineError, KvsuiteError, UnknownEngine
 
@@ -25,11 +27,22 @@ if TYPE_CHECKING:
 
     from kvsuite.engine.config import EngineConfig
 
+    Factory = Callable[[EngineConfig], Engine | RequestEngine]
+
 ENTRY_POINT_GROUP = "kvsuite.engines"
 MUTANT_PREFIX = "mutant:"
 _MUTANTS_MODULE = "kvsuite.mutants"
 """Imported by name: the floors above the engines are out of sight here."""
 
+ADAPTERS = {
+    "vllm": "kvsuite.engine.adapters.vllm:VllmEngine",
+    "transformers": "kvsuite.engine.adapters.transformers:TransformersEngine",
+    "sglang": "kvsuite.engine.adapters.sglang:SglangEngine",
+    "lmdeploy": "kvsuite.engine.adapters.lmdeploy:LmdeployEngine",
+    "tokasaurus": "kvsuite.engine.adapters.tokasaurus:TokasaurusEngine",
+    "openvino": "kvsuite.engine.adapters.openvino:OpenvinoEngine",
+}
+"""Real engines: whatever version is installed here, or ``NAME@VERSION`` in an environment of its own."""
 _BUILT_IN = {
     "reference": "kvsuite.engine.reference:ReferenceEngine",
     "contiguous-max": "kvsuite.engine.contiguous.controls:ContiguousMax",
@@ -43,8 +56,12 @@ _BUILT_IN = {
     "reference-async": "kvsuite.engine.extensions.async_steps:AsyncEngine",
     "reference-tiers": "kvsuite.engine.extensions.tiers:TiersEngine",
     "reference-observed": "kvsuite.engine.extensions.observed:ObservedEngine",
+    "reference-requests": "kvsuite.engine.extensions.requests:RequestsEngine",
+    **ADAPTERS,
+    "reference-tensors": "kvsuite.engine.extensions.own_tensors:OwnTensorsEngine",
 }
 _METHODS = ("admit", "extend", "release", "take_ops", "launched", "done", "snapshot")
+_REQUEST_METHODS = ("submit", "cancel", "step", "observe")
 _CAPABILITY_METHODS = {
     Capability.FORK: "fork",
     Capability.MEMORY: "memory",
@@ -53,6 +70,7 @@ _CAPABILITY_METHODS = {
     Capability.BUDGET: "budget",
     Capability.HOST_TIER: "transfer_done",
     Capability.SLOTS: "read_slots",
+    Capability.COPIES_ITSELF: "read_storage",
 }
 
 
@@ -75,12 +93,47 @@ def engine_names() -> tuple[str, ...]:
 
 
 def open_engine(name: str, config: EngineConfig) -> Engine:
-    """Return a fresh engine of that name.
+    """Return a fresh engine of that name, one that is driven token by token.
+
+    **Raises:** as `open_any_engine`, and `EngineError` for one that is driven by requests.
+    """
+    engine = open_any_engine(name, config)
+    if is_request_driven(engine):
+        raise EngineError(
+            f"engine {name!r} schedules and samples by itself, and one that is driven token by token is "
+            "asked for: `kvsuite replay` and the cases of conformance/test_requests.py drive it by requests"
+        )
+    return cast("Engine", engine)
+
+
+def open_request_engine(name: str, config: EngineConfig) -> RequestEngine:
+    """Return a fresh engine of that name, one that schedules and samples by itself.
+
+    **Raises:** as `open_any_engine`, and `EngineError` for one that is driven token by token.
+    """
+    engine = open_any_engine(name, config)
+    if is_request_driven(engine):
+        return engine
+    raise EngineError(
+        f"engine {name!r} is driven token by token, and one that schedules and samples by itself is asked "
+        "for: expected one that claims REQUEST_DRIVEN"
+    )
+
+
+def open_any_engine(name: str, config: EngineConfig) -> Engine | RequestEngine:
+    """Return a fresh engine of that name, however it is driven.
 
     **Raises:** `UnknownEngine` for a name nobody registered; `EngineError` when its package cannot be loaded,
-    fails, or returns no `Engine`; `ConfigError` for a configuration the engine refuses.
+    fails, or returns no engine; `ConfigError` for a configuration the engine refuses.
     """
-    factory = _factory(name)
+    return open_with(name, _factory(name), config)
+
+
+def open_with(name: str, factory: Factory, config: EngineConfig) -> Engine | RequestEngine:
+    """Return a fresh engine of a factory that may stand in no list; ``name`` is what errors call it.
+
+    **Raises:** as `open_any_engine`.
+    """
     try:
         engine = factory(config)
     except (KvsuiteError, MemoryError):
@@ -94,12 +147,17 @@ def open_engine(name: str, config: EngineConfig) -> Engine:
     return engine
 
 
+def is_request_driven(engine: Engine | RequestEngine) -> TypeGuard[RequestEngine]:
+    """Return whether an engine schedules and samples by itself, by its own claim."""
+    return engine.spec.claims(Capability.REQUEST_DRIVEN)
+
+
 def describe_engines() -> tuple[EngineDescription, ...]:
     """Return every engine with its origin; one that cannot be loaded is listed with its error."""
     return tuple(_describe(name) for name in engine_names())
 
 
-def _factory(name: str) -> Callable[[EngineConfig], Engine]:
+def _factory(name: str) -> Factory:
     if name.startswith(MUTANT_PREFIX):
         return _mutant_factory(name.removeprefix(MUTANT_PREFIX))
     if name in _BUILT_IN:
@@ -110,20 +168,39 @@ def _factory(name: str) -> Callable[[EngineConfig], Engine]:
         raise EngineError(f"engine {name!r} is registered by {origins}: uninstall all but one")
     if found:
         return _load(found[0])
-    base, at, version = name.partition("@")
-    if at:
-        raise EngineError(
-            f"engine {name!r}: versions in environments of their own are not available yet; "
-            f"install {base} {version} here and ask for {base!r}"
-        )
+    if "@" in name:
+        return _version_factory(name)
     raise UnknownEngine(f"unknown engine {name!r}: expected one of {', '.join(engine_names())}")
 
 
-def _mutant_factory(fault: str) -> Callable[[EngineConfig], Engine]:
+def _version_factory(name: str) -> Factory:
+    base, _, version = name.partition("@")
+    if base not in ADAPTERS or not version:
+        raise UnknownEngine(
+            f"unknown engine {name!r}: expected NAME@VERSION or NAME@newest, where NAME is one of "
+            f"{', '.join(ADAPTERS)}"
+        )
+    environments = importlib.import_module("kvsuite.engine.environments")
+    environment = environments.ensure(base, version)
+    prepare(base, environment.version)
+    return partial(open_hosted, environment.python, base)
+
+
+def prepare(name: str, version: str) -> None:
+    """Make what a real engine needs beside its environment, before its process would wait minutes for it.
+
+    **Raises:** `EnvironmentUnavailable` when it cannot be made.
+    """
+    if name in ADAPTERS:
+        adapter = importlib.import_module(ADAPTERS[name].partition(":")[0])
+        getattr(adapter, "prepare", lambda version: None)(version)
+
+
+def _mutant_factory(fault: str) -> Factory:
     table: dict[str, Any] = importlib.import_module(_MUTANTS_MODULE).MUTANTS
     if fault not in table:
         raise UnknownEngine(f"unknown mutant {fault!r}: expected one of {', '.join(table)}")
-    factory: Callable[[EngineConfig], Engine] = table[fault].factory
+    factory: Factory = table[fault].factory
     return factory
 
 
@@ -134,9 +211,9 @@ def _entry_points() -> dict[str, list[importlib.metadata.EntryPoint]]:
     return found
 
 
-def _load(point: importlib.metadata.EntryPoint) -> Callable[[EngineConfig], Engine]:
+def _load(point: importlib.metadata.EntryPoint) -> Factory:
     try:
-        loaded: Callable[[EngineConfig], Engine] = point.load()
+        loaded: Factory = point.load()
     except (Exception, SystemExit) as error:
         raise EngineError(
             f"engine {point.name!r} ({point.value}, from {_origin(point)}) cannot be loaded: "
@@ -150,18 +227,23 @@ def _load(point: importlib.metadata.EntryPoint) -> Callable[[EngineConfig], Engi
     return loaded
 
 
-def _check_contract(name: str, engine: Engine) -> None:
-    missing = [part for part in ("spec", *_METHODS) if not _has(engine, part)]
+def _check_contract(name: str, engine: Engine | RequestEngine) -> None:
+    requests = all(_has(engine, part) for part in _REQUEST_METHODS)
+    parts = ("spec", *(_REQUEST_METHODS if requests else _METHODS))
+    missing = [part for part in parts if not _has(engine, part)]
     if not missing:
         spec = spec_of(engine)
-        verbs = [(verb, c) for c, verb in _CAPABILITY_METHODS.items() if spec.claims(c)]
-        missing = [f"{verb} (claims {c.name})" for verb, c in verbs if not hasattr(engine, verb)]
+        if spec.claims(Capability.REQUEST_DRIVEN) is not requests:
+            missing = ["the claim REQUEST_DRIVEN"] if requests else [*_REQUEST_METHODS]
+        else:
+            verbs = [(verb, c) for c, verb in _CAPABILITY_METHODS.items() if spec.claims(c)]
+            missing = [f"{verb} (claims {c.name})" for verb, c in verbs if not hasattr(engine, verb)]
     if missing:
         kind = type(engine).__name__
         raise EngineError(f"engine {name!r} ({kind}) lacks {', '.join(missing)} of the engine contract")
 
 
-def _has(engine: Engine, part: str) -> bool:
+def _has(engine: Engine | RequestEngine, part: str) -> bool:
     try:
         return hasattr(engine, part)
     except Exception:  # it is there and fails: `spec_of` says how

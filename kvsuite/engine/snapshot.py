@@ -43,6 +43,8 @@ class PoolKind(enum.Enum):
     """``ceil(n / b)``."""
     WINDOW = "window"
     """Those that meet the last ``window_tokens`` tokens; what fell out is null in the table."""
+    RING = "ring"
+    """``ceil(min(n, W) / b)``: token ``p`` lies in slot ``p mod W`` of the table, over token ``p - W``."""
     STATE = "state"
     """One, whatever the length: a recurrent state."""
 
@@ -66,13 +68,19 @@ class PoolSpec:
     """A control that needs one unbroken run of slots a sequence; False for every paged engine."""
     kind: PoolKind = PoolKind.FULL
     window_tokens: int | None = None
-    """Tokens a `PoolKind.WINDOW` pool still needs, the newest included."""
+    """Tokens a `PoolKind.WINDOW` or `PoolKind.RING` pool still needs, the newest included."""
     kernel_block_size: int | None = None
     """Tokens of a block as the attention kernel sees it; ``None``: the same."""
     hash_block_size: int | None = None
     """Tokens a prefix key stands for; ``None``: the same."""
     index_bits: int = 64
     """Width of the integers that address an element of the pool."""
+
+    def stored_tokens(self, lengths: Int64Array) -> Int64Array:
+        """Return how many tokens of sequences of ``lengths`` have slots: in a ring, the last ``W``."""
+        if self.kind is PoolKind.RING and self.window_tokens is not None:
+            return np.minimum(lengths, self.window_tokens)
+        return lengths
 
     @property
     def usable_blocks(self) -> int:

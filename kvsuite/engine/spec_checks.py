@@ -12,7 +12,7 @@ from kvsuite.engine.snapshot import MAX_BLOCKS, PoolKey, PoolSpec
 from kvsuite.errors import EngineError, KvsuiteError
 
 if TYPE_CHECKING:
-    from kvsuite.engine.contract import Engine
+    from kvsuite.engine.contract import Engine, RequestEngine
 
 _LEAST = {
     "num_blocks": 1,
@@ -34,7 +34,7 @@ def whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def spec_of(engine: Engine) -> EngineSpec:
+def spec_of(engine: Engine | RequestEngine) -> EngineSpec:
     """Return who an engine says it is.
 
     **Raises:** `EngineError` that names the field, what it holds and what the contract asks for.
@@ -66,6 +66,8 @@ def _faults(spec: EngineSpec) -> Iterator[tuple[str, str]]:
     claimed: object = spec.capabilities
     if not isinstance(claimed, AbstractSet) or not all(isinstance(c, Capability) for c in claimed):
         yield f"capabilities is {claimed!r}", "a frozenset of Capability"
+    elif Capability.COPIES_ITSELF in claimed and Capability.COPY_ON_WRITE not in claimed:
+        yield "capabilities holds COPIES_ITSELF", "COPY_ON_WRITE beside it, which says what is copied"
     if not _is_mapping(spec.effective, (int, str, bool)):
         yield f"effective is {spec.effective!r}", "a mapping of str to int, str or bool"
     if not _is_mapping(spec.provenance, (str,)):

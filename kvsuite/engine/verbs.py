@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from kvsuite.engine.snapshot import Budget, Gauges, Int64Array, MemoryClaim
+    from kvsuite.engine.snapshot import Budget, Gauges, Int64Array, MemoryClaim, PoolKey
     from kvsuite.trace.model import RequestId
 
 
@@ -70,7 +70,8 @@ class SupportsTransfers(Protocol):
 class SupportsSlots(Protocol):
     """The verbs behind `Capability.SLOTS`: one int64 array a pool, in the order of the spec.
 
-    A slot is what the attention kernel is given, ``kernel block * its size + offset``, in token order.
+    A slot is what the attention kernel is given, ``kernel block * its size + offset``, in token order. A
+    replay writes and reads there; positions are counted back from the newest token of the sequence.
     """
 
     def read_slots(self, request_id: RequestId) -> tuple[Int64Array, ...]:
@@ -79,6 +80,27 @@ class SupportsSlots(Protocol):
 
     def write_slots(self, request_id: RequestId) -> tuple[Int64Array, ...]:
         """Return the slots of the tokens a sequence was given since the last step was launched."""
+        ...
+
+
+@runtime_checkable
+class SupportsStorage(Protocol):
+    """The verbs behind `Capability.COPIES_ITSELF`: the tensors that the engine makes its copies in.
+
+    A slot is ``block * block size + offset`` of its pool. What a step copies is copied when `launched`
+    returns; the suite writes and reads after that, and never copies.
+    """
+
+    def write_storage(self, pool: PoolKey, slots: Int64Array, tags: Int64Array) -> None:
+        """Fill every word of the tokens in ``slots`` with their tag, both int64[n].
+
+        A word is eight bytes of a token, in whichever tensor, layer or stream they lie. Bits are stored as
+        they are. A later entry wins where a slot stands twice.
+        """
+        ...
+
+    def read_storage(self, pool: PoolKey, slots: Int64Array) -> Int64Array:
+        """Return every word of the tokens in ``slots``, int64[n, words], bits as they are."""
         ...
 
 

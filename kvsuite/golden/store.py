@@ -195,12 +195,14 @@ class GoldenStore:
         return tuple(found)
 
     def set_baseline(self, engine: str, wanted: str) -> str:
-        """Make the one recorded engine hash that starts with ``wanted`` the baseline; return it, shown."""
+        """Make the recorded engine hash that starts with ``wanted``, or has that version, the baseline."""
         home = self.root / slug(engine)
-        known = [folder.name for folder in folders(home)]
-        found = [name for name in known if wanted and (name.startswith(wanted) or wanted.startswith(name))]
+        known = {path.name: read_manifest(path / MANIFEST)["version"] for path in folders(home)}
+        alike = {name for name in known if wanted and (name.startswith(wanted) or wanted.startswith(name))}
+        found = [name for name, version in known.items() if name in alike or version == wanted]
         if len(found) != 1:
-            choice = f"expected one of {', '.join(known)}" if known else "record goldens first"
+            choices = ", ".join(f"{name} (version {version})" for name, version in known.items())
+            choice = f"expected one of {choices}" if known else "record goldens first"
             raise GoldenError(
                 f"{wanted!r} names {len(found)} of the engine hashes recorded for {engine} in {self.root}: "
                 f"{choice}"

@@ -147,22 +147,26 @@ def told_and_taken(refused: Offer, accepted: Offer) -> Iterator[Violation]:
         yield accepted.violation("promise", f"was told it needs {told} blocks and then took {taken}")
 
 
-def never_fits(offer: Offer) -> Iterator[Violation]:
+def never_fits(offer: Offer, kept_blocks: int = 0) -> Iterator[Violation]:
     """Yield where `RefusalReason.NEVER_FITS` is not said exactly of what exceeds the usable blocks (I9).
 
     ``ceil(n / b) > N - |R|`` is refused for good, at once: whoever waits for ever at the head of the queue
-    blocks all others (vllm #39734, #39828).
+    blocks all others (vllm #39734, #39828). What fits, but not beside the ``kept_blocks`` of a watermark, may
+    be refused for good as well: an engine that never waives it could never let that in.
     """
     if offer.admission.refusal is None or offer.spec.kind is not PoolKind.FULL:
         return
-    never = offer.total_blocks > offer.spec.usable_blocks
+    usable = offer.spec.usable_blocks
+    never = offer.total_blocks > usable
     said = offer.admission.refusal.reason
+    if not never and said is RefusalReason.NEVER_FITS and offer.total_blocks + kept_blocks > usable:
+        return
     if never != (said is RefusalReason.NEVER_FITS):
         expected = "never_fits" if never else "another reason"
         yield offer.violation(
             "progress",
-            f"was refused ({said.value}); it is {offer.total_blocks} blocks of {offer.spec.usable_blocks} "
-            f"usable ones: expected {expected}",
+            f"was refused ({said.value}); it is {offer.total_blocks} blocks of {usable} usable ones: "
+            f"expected {expected}",
         )
 
 

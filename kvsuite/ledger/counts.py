@@ -24,7 +24,7 @@ from kvsuite.ledger.invariants import Violation, raise_violations
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from kvsuite.engine.contract import Admission
+    from kvsuite.engine.contract import Admission, EngineSpec
     from kvsuite.engine.snapshot import PoolSnapshot, PoolSpec
     from kvsuite.trace.model import RequestId
 
@@ -35,10 +35,13 @@ def entries_due(
     """Return the table entries of a sequence of ``length`` tokens: ``ceil(min(n + k, Lmax) / b)``.
 
     Entries that a window has let go are counted: they stand in the table as null ids. A recurrent state is
-    one block whatever the length. Formula: vllm `FullAttentionManager`, and the clamp of vllm-ascend #9139.
+    one block whatever the length, and a ring has room for its window. Formula: vllm `FullAttentionManager`,
+    and the clamp of vllm-ascend #9139.
     """
     if spec.kind is PoolKind.STATE:
         return 1
+    if spec.kind is PoolKind.RING and spec.window_tokens is not None:
+        return -(-min(length + lookahead_tokens, spec.window_tokens) // spec.block_size)
     reach = length + lookahead_tokens
     if max_tokens is not None:
         reach = max(length, min(reach, max_tokens))
@@ -86,7 +89,7 @@ def judge_counts(
     for spec, snapshot in zip(pools, snapshots, strict=True):
         if spec.key.tier == "device":
             found += table_counts(spec, snapshot, lookahead=lookahead, max_tokens=max_tokens)
-            if not lookahead and spec.kind is not PoolKind.STATE:
+            if not lookahead and spec.kind not in {PoolKind.STATE, PoolKind.RING}:
                 found += tails(spec, snapshot)
     raise_violations(found)
 
@@ -119,6 +122,15 @@ def monotone_in_lookahead(spec: PoolSpec, blocks: Mapping[int, int]) -> Iterator
                 str(spec.key),
                 f"a look-ahead of {more} tokens took {after} blocks, one of {less} took {before}",
             )
+
+
+def kept_back(spec: EngineSpec) -> int:
+    """Return the blocks that admission leaves to those that run: the effective value ``watermark_blocks``.
+
+    An engine may waive it while nothing runs; one that does not can never admit what needs them.
+    """
+    kept = spec.effective.get("watermark_blocks", 0)
+    return kept if isinstance(kept, int) else 0
 
 
 def fits_empty_pool(

@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsuite.engine.contract import BlockCopy
+
 if TYPE_CHECKING:
-    from kvsuite.engine.contract import Ops
+    from collections.abc import Callable, Sequence
+
     from kvsuite.ledger.tracker import PoolTracker
     from kvsuite.trace.model import RequestId
 
@@ -81,12 +84,12 @@ class FamilyBook:
         if family is not None:
             family.members.discard(request_id)
 
-    def observe(self, ops: Ops) -> None:
+    def observe(self, copies: Sequence[BlockCopy]) -> None:
         """Take in one forward pass: its copies, and what is shared in it."""
         if not self._family_of:
             return
         copied: set[RequestId] = set()
-        for copy in ops.copies:
+        for copy in copies:
             family = self._family_of.get(copy.request_id)
             if family is not None and copy.pool == self._tracker.spec.key:
                 family.copies += 1
@@ -134,3 +137,18 @@ class FamilyBook:
         again = np.zeros(len(held), np.bool_)
         again[1:] = held[1:] == held[:-1]
         return int(filled[again].sum())
+
+
+def copies_seen(tracker: PoolTracker, written: Callable[[RequestId], int]) -> tuple[BlockCopy, ...]:
+    """Return the copies that the newest tables show, for an engine that makes them by itself.
+
+    ``written`` says how many tokens of a sequence were written before this step. What of them lay in the
+    block that it left has to be in the other one. A full block that nobody else holds is no copy's source.
+    """
+    size, key = tracker.spec.block_size, tracker.spec.key
+    moved = [(move, min(size, written(move.request_id) - move.entry * size)) for move in tracker.moved]
+    return tuple(
+        BlockCopy(key, move.source, move.target, tokens, move.request_id)
+        for move, tokens in moved
+        if 0 < tokens < size or (tokens == size and move.shared)
+    )

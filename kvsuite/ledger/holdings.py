@@ -31,15 +31,32 @@ class HeldTable:
     used: int
 
 
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """One table entry that went from one block to another."""
+
+    request_id: RequestId
+    entry: int
+    source: int
+    target: int
+    shared: bool
+    """Whether somebody else holds the block it left."""
+
+
 @dataclass(slots=True)
 class Changes:
     """What happened to blocks since the row before."""
 
     allocated: int = 0
     freed: int = 0
-    private_transitions: int = 0
+    moved: list[Moved] = field(default_factory=list)
     hit_ids: list[Int32Array] = field(default_factory=list)
     """Blocks out of use that a prefix hit brought back."""
+
+    @property
+    def private_transitions(self) -> int:
+        """Number of table entries that left a block which is shared."""
+        return sum(move.shared for move in self.moved)
 
     @property
     def reactivated(self) -> int:
@@ -96,11 +113,12 @@ class Holdings:
         old = self.tables.get(request_id)
         self.tables[request_id] = new
         if old is None:
-            self._enter(self._owned(blocks), hit_blocks, changes)
+            self._enter(self._owned(blocks), len(self._owned(blocks[:hit_blocks])), changes)
             self._apply_use(new)
         elif blocks is old.blocks or _extends(blocks, old.blocks):
             self._grow(old, new, changes)
         else:
+            changes.moved += self._moved(request_id, old.blocks, blocks)
             self._rewrite(old, new, changes)
 
     def _grow(self, old: HeldTable, new: HeldTable, changes: Changes) -> None:
@@ -117,17 +135,20 @@ class Holdings:
 
     def _rewrite(self, old: HeldTable, new: HeldTable, changes: Changes) -> None:
         self._withdraw_use(old)
-        changes.private_transitions += self._privatised(old.blocks, new.blocks)
         before, after = self._owned(old.blocks), self._owned(new.blocks)
         self._let_go(before[~np.isin(before, after)], changes)
         self._enter(after[~np.isin(after, before)], 0, changes)
         self._apply_use(new)
 
-    def _privatised(self, old: Int32Array, new: Int32Array) -> int:
+    def _moved(self, request_id: RequestId, old: Int32Array, new: Int32Array) -> list[Moved]:
         common = min(len(old), len(new))
         moved = np.flatnonzero((old[:common] != new[:common]) & ~np.isin(new[:common], self.null_ids))
-        shared = self._owned(old[moved])
-        return int(np.count_nonzero(self.holders[shared] > 1))
+        moved = moved[~np.isin(old[moved], self.null_ids)]
+        shared = self.holders[old[moved]] > 1
+        return [
+            Moved(request_id, at, int(old[at]), int(new[at]), is_shared)
+            for at, is_shared in zip(moved.tolist(), shared.tolist(), strict=True)
+        ]
 
     def _owned(self, blocks: Int32Array) -> Int32Array:
         if len(self.null_ids) == 0:

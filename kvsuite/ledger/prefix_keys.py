@@ -48,9 +48,9 @@ class ComputedPrefixes:
     [0, 4, 4, 8, 8]
     """
 
-    def __init__(self, unit: int) -> None:
+    def __init__(self, unit: int, known: ComputedPrefixes | None = None) -> None:
         self.unit = unit
-        self._keys: set[PrefixKey] = set()
+        self._keys: set[PrefixKey] = set() if known is None else set(known._keys)
 
     def written(self, content: TokenContent, start: int, stop: int) -> None:
         """Learn that tokens ``start..stop`` of a sequence are computed, those before it being so already."""

@@ -46,12 +46,12 @@ def table_slack(
     """Yield sequences of a paged pool whose table breaks ``0 <= slack <= b - 1 + k``."""
     if spec.contiguous:
         return
-    held = held_blocks * spec.block_size
+    held, stored = held_blocks * spec.block_size, spec.stored_tokens(snapshot.lengths)
     ahead = snapshot.lookahead_tokens
-    for row in slack_outside_bound(snapshot.lengths, held, spec.block_size, ahead).tolist():
-        slack = int(held[row] - snapshot.lengths[row])
+    for row in slack_outside_bound(stored, held, spec.block_size, ahead).tolist():
+        slack = int(held[row] - stored[row])
         message = (
-            f"{snapshot.request_ids[row]} holds {int(snapshot.lengths[row])} tokens in {int(held[row])} "
+            f"{snapshot.request_ids[row]} holds {int(stored[row])} tokens in {int(held[row])} "
             f"slots: slack {slack}, expected 0 to {tail_slack_bound(spec.block_size, ahead)}"
         )
         yield Violation("slack", step, str(spec.key), message)
@@ -62,21 +62,26 @@ def window_dropped(
     tables: Mapping[RequestId, Int32Array],
     null_ids: Int32Array,
     settled: Mapping[RequestId, int],
+    hits: Mapping[RequestId, int],
     step: int,
 ) -> Iterator[Violation]:
     """Yield sequences whose window has let go of too little, too much, or the wrong blocks.
 
     ``dropped = max(0, floor((n_done - W + 1) / b))`` leading blocks, with ``n_done`` the settled length:
-    tokens in flight and drafts may yet be taken back (vllm #47728).
+    tokens in flight and drafts may yet be taken back (vllm #47728). ``hits`` are the tokens found for those
+    admitted in this step: an engine may count them as done at once, and never hold what lies before the
+    window.
     """
     assert spec.window_tokens is not None
     for request_id, blocks in tables.items():
         done = settled.get(request_id, 0)
         due = max(0, (done - spec.window_tokens + 1) // spec.block_size)
+        most = max(due, (hits.get(request_id, 0) - spec.window_tokens + 1) // spec.block_size)
         null = np.isin(blocks, null_ids)
-        if not (null[:due].all() and not null[due:].any()):
+        gone = int(null.sum())
+        if not (due <= gone <= most and null[:gone].all()):
             message = (
-                f"{request_id} has let go of {int(null.sum())} of its {len(blocks)} blocks with {done} "
+                f"{request_id} has let go of {gone} of its {len(blocks)} blocks with {done} "
                 f"tokens settled, expected the first {due}: a window of {spec.window_tokens} needs the others"
             )
             yield Violation("window", step, str(spec.key), message)

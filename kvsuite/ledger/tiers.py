@@ -80,7 +80,10 @@ def reachable(
 ) -> Iterator[Violation]:
     """Yield when a chain is found shorter than ``chain - evicted``: a copy whose parent is gone is lost too.
 
-    Its last block goes first, wherever the others are (sglang #23537).
+    Its last block goes first, wherever the others are (sglang #23537). Asked of a tier of copies only, which
+    has no other purpose. Which idle blocks a device gives up first is a policy: losing the head costs hits
+    and breaks no promise, since the rest can be hit again once it is recomputed; goldens tell such engines
+    apart.
     """
     if found_blocks < chain_blocks - evicted_blocks:
         yield Violation(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kvsuite.engine.snapshot import Int32Array, Int64Array, PoolSnapshot, PoolSpec
+    from kvsuite.ledger.holdings import Moved
     from kvsuite.ledger.invariants import Violation
     from kvsuite.trace.model import RequestId
 
@@ -42,8 +43,9 @@ class StepFacts:
 class PoolTracker:
     """Rows of one pool, and every contradiction seen on the way.
 
-    ``order``, ``lengths``, ``used``, ``held`` and ``last_blocks`` describe the live sequences of the newest
-    snapshot, oldest first: table entries that hold a token, all entries, and the block of the last token.
+    ``order``, ``lengths``, ``stored``, ``used``, ``held`` and ``last_blocks`` describe the live sequences of
+    the newest snapshot, oldest first: tokens, those of them with slots, table entries that hold one, all
+    entries, and the last block that does.
     """
 
     def __init__(self, spec: PoolSpec) -> None:
@@ -59,6 +61,7 @@ class PoolTracker:
         """Whether the newest snapshot shows the sequences and lengths that the scheduler gave tokens to."""
         self.order: tuple[RequestId, ...] = ()
         self.lengths: Int64Array = np.zeros(0, np.int64)
+        self.stored: Int64Array = np.zeros(0, np.int64)
         self.used: Int64Array = np.zeros(0, np.int64)
         self.held: Int64Array = np.zeros(0, np.int64)
         self.last_blocks: Int32Array = np.zeros(0, np.int32)
@@ -119,11 +122,19 @@ class PoolTracker:
         self.agrees = not found
         self._keep(found)
 
-    def window_law(self, settled: Mapping[RequestId, int], step: int) -> None:
-        """Check what a window has let go of; ``settled`` is how long each sequence was before this step."""
+    def window_law(self, settled: Mapping[RequestId, int], hits: Mapping[RequestId, int], step: int) -> None:
+        """Check what a window has let go of.
+
+        ``settled`` is how long each sequence was before this step, ``hits`` what was found of new ones.
+        """
         if self.spec.kind is PoolKind.WINDOW:
             tables = {request_id: self.blocks_of(request_id) for request_id in self.order}
-            self._keep(window_dropped(self.spec, tables, self.holdings.null_ids, settled, step))
+            self._keep(window_dropped(self.spec, tables, self.holdings.null_ids, settled, hits, step))
+
+    @property
+    def moved(self) -> list[Moved]:
+        """Table entries that the newest snapshot shows gone from one block to another."""
+        return self._changes.moved
 
     def compare_full(self, full: PoolSnapshot, step: int) -> None:
         """Check that a full snapshot of the same moment is what the changes came to.
@@ -141,11 +152,8 @@ class PoolTracker:
 
     def add_row(self, snapshot: PoolSnapshot, facts: StepFacts) -> None:
         """Add the row of the snapshot just taken."""
-        row = dict.fromkeys(COLUMN_NAMES, 0)
-        row |= self._category_columns()
-        row |= self._sequence_columns(snapshot)
-        row |= self._block_columns(snapshot)
-        row |= facts.counts
+        row = dict.fromkeys(COLUMN_NAMES, 0) | self._category_columns()
+        row |= self._sequence_columns(snapshot) | self._block_columns(snapshot) | facts.counts
         self._rows.append(list(row.values()))
 
     def add_to_last_row(self, facts: StepFacts) -> None:
@@ -176,6 +184,7 @@ class PoolTracker:
                 "a changed snapshot gives the table of every new sequence"
             )
         self.order, self.lengths = order, snapshot.lengths
+        self.stored = self.spec.stored_tokens(snapshot.lengths)
         self._take_uses(snapshot, given, facts.hit_tokens)
 
     def _take_uses(
@@ -184,7 +193,7 @@ class PoolTracker:
         size = self.spec.block_size
         tables, order = self.holdings.tables, self.order
         state = self.spec.kind is PoolKind.STATE
-        wanted = [1] * len(order) if state else (-(-snapshot.lengths // size)).tolist()
+        wanted = [1] * len(order) if state else (-(-self.stored // size)).tolist()
         used, held, last = [0] * len(order), [0] * len(order), [0] * len(order)
         for row, request_id in enumerate(order):
             blocks = given.get(request_id)
@@ -234,7 +243,7 @@ class PoolTracker:
     def _tail_fills(self) -> tuple[Int32Array, Int64Array, int]:
         """Return last blocks that are inner to nobody, how full each is, and slots saved by sharing."""
         real = self.used > 0
-        blocks, fills = self.last_blocks[real], (self.lengths - (self.used - 1) * self.spec.block_size)[real]
+        blocks, fills = self.last_blocks[real], (self.stored - (self.used - 1) * self.spec.block_size)[real]
         fills = np.minimum(fills, self.spec.block_size)
         lone = self.holdings.inner[blocks] == 0
         saved = int(fills[~lone].sum())
@@ -251,7 +260,8 @@ class PoolTracker:
         size = self.spec.block_size
         lengths = np.sort(self.lengths)
         count = len(lengths)
-        dropped = 0 if snapshot.first_live is None else int((snapshot.first_live // size * size).sum())
+        let_go = 0 if snapshot.first_live is None else snapshot.first_live // size * size
+        dropped = int((self.lengths - self.stored + let_go).sum())
 
         def nearest_rank(percent: int) -> int:
             return int(lengths[-(-percent * count // 100) - 1]) if count else 0
@@ -259,7 +269,7 @@ class PoolTracker:
         return {
             "logical": int(lengths.sum()),
             "window_dropped": dropped,
-            "max_slack": int((self.held * size - self.lengths).max(initial=0)),
+            "max_slack": int((self.held * size - self.stored).max(initial=0)),
             "length_min": int(lengths[0]) if count else 0,
             "length_p50": nearest_rank(50),
             "length_p90": nearest_rank(90),

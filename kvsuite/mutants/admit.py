@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvsuite.engine.config import EngineConfig
 
 _ADMIT = "conformance/test_admit.py::"
+_PRESSURE = "conformance/test_admit_pressure.py::"
 
 
 class _ChunkAwareCache(PagedCache):
@@ -52,7 +53,7 @@ class _FirstChunkCache(_ChunkAwareCache):
     caught_by="recompute",
     shown_by="a prompt of more chunks than there is room for, beside a sequence that decodes",
     kind="ADMIT",
-    killer=f"{_ADMIT}test_a_long_prompt_waits_for_all_of_its_blocks",
+    killer=f"{_PRESSURE}test_a_long_prompt_waits_for_all_of_its_blocks",
 )
 class FirstChunkAdmission(ReferenceEngine):
     """A prompt is admitted when its first chunk fits, and gives way when the second does not."""
@@ -113,7 +114,7 @@ class _BrimfulCache(PagedCache):
     caught_by="headroom",
     shown_by="admissions beside sequences that grow",
     kind="ADMIT",
-    killer=f"{_ADMIT}test_head_room_is_kept_at_admission",
+    killer=f"{_PRESSURE}test_head_room_is_kept_at_admission",
 )
 class WatermarkIgnored(ReferenceEngine):
     """Admission fills the pool to the last block, whatever the watermark says."""

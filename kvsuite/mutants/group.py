@@ -34,7 +34,7 @@ class _FullPriceGroup(WindowGroup):
     "window-priced-at-full-length",
     caught_by="groups",
     kind="GROUP",
-    killer="conformance/test_group.py::test_a_window_is_priced_as_a_window",
+    killer="conformance/test_group_cost.py::test_a_window_is_priced_as_a_window",
     shown_by="a prompt longer than the window in a window pool that is smaller still",
 )
 class WindowPricedAtFullLength(GroupsEngine):
@@ -56,7 +56,7 @@ class _FullPromiseGroup(WindowGroup):
     "window-promised-at-full-length",
     caught_by="groups",
     kind="GROUP",
-    killer="conformance/test_group.py::test_a_load_is_what_all_groups_hold_together",
+    killer="conformance/test_group_cost.py::test_a_load_is_what_all_groups_hold_together",
     shown_by="several long prompts in a small window pool",
 )
 class WindowPromisedAtFullLength(GroupsEngine):
@@ -69,7 +69,7 @@ class WindowPromisedAtFullLength(GroupsEngine):
     "window-layers-priced-twice",
     caught_by="bytes",
     kind="GROUP",
-    killer="conformance/test_group.py::test_every_layer_is_priced_once",
+    killer="conformance/test_group_cost.py::test_every_layer_is_priced_once",
     shown_by="layers in two groups",
 )
 class WindowLayersPricedTwice(GroupsEngine):
@@ -206,7 +206,7 @@ class _KeepingWindow(WindowGroup):
     "window-group-kept-whole",
     caught_by="groups",
     kind="GROUP",
-    killer="conformance/test_group.py::test_bytes_are_a_fixed_part_and_a_rate",
+    killer="conformance/test_group_cost.py::test_bytes_are_a_fixed_part_and_a_rate",
     shown_by="two lengths beyond the window",
 )
 class WindowGroupKeptWhole(GroupsEngine):
@@ -219,7 +219,7 @@ class WindowGroupKeptWhole(GroupsEngine):
     "short-slack-hidden",
     caught_by="lengths",
     kind="GROUP",
-    killer="conformance/test_group.py::test_a_short_prompt_pins_a_page_of_every_group",
+    killer="conformance/test_group_cost.py::test_a_short_prompt_pins_a_page_of_every_group",
     shown_by="a prompt shorter than a block of the larger group",
 )
 class ShortSlackHidden(GroupsEngine):
@@ -239,7 +239,7 @@ class ShortSlackHidden(GroupsEngine):
     "pool-shrinks-with-its-limit",
     caught_by="groups",
     kind="GROUP",
-    killer="conformance/test_group.py::test_a_lower_limit_never_shrinks_a_pool",
+    killer="conformance/test_group_cost.py::test_a_lower_limit_never_shrinks_a_pool",
     shown_by="two limits on the longest sequence",
 )
 class PoolShrinksWithItsLimit(GroupsEngine):

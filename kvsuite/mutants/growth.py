@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvsuite.trace.tokens import TokenRun
 
 _ADMIT = "conformance/test_admit.py::"
+_PRESSURE = "conformance/test_admit_pressure.py::"
 
 
 class _GraspingCache(PagedCache):
@@ -45,7 +46,7 @@ class GrowthHalfTaken(ReferenceEngine):
     caught_by="progress",
     shown_by="sequences that outgrow the pool together",
     kind="ADMIT",
-    killer=f"{_ADMIT}test_promises_beyond_the_pool_end_nobody",
+    killer=f"{_PRESSURE}test_promises_beyond_the_pool_end_nobody",
 )
 class GrowthRefusedForGood(ReferenceEngine):
     """Once the pool was full, nobody may grow any more, however much comes free."""
@@ -76,7 +77,7 @@ class _BlocklessCache(PagedCache):
     caught_by="slack",
     shown_by="sequences that outgrow the pool together",
     kind="ADMIT",
-    killer=f"{_ADMIT}test_a_packed_batch_tells_nothing_of_churn",
+    killer=f"{_PRESSURE}test_a_packed_batch_tells_nothing_of_churn",
 )
 class GrowthWithoutBlocks(ReferenceEngine):
     """With the pool full a sequence goes on growing, and its table does not."""

@@ -8,11 +8,12 @@ from kvsuite.engine.extensions.group_members import FullGroup
 from kvsuite.engine.extensions.groups import GroupsEngine
 from kvsuite.engine.reference import ReferenceEngine
 from kvsuite.mutants.table import mutant
+from kvsuite.trace.tokens import TokenContent
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from kvsuite.trace.tokens import PrefixKey, TokenContent, TokenRun
+    from kvsuite.trace.tokens import PrefixKey, TokenRun
 
 _KEY = "conformance/test_key.py::"
 _VOCABULARY = 2**32
@@ -161,6 +162,41 @@ class KeyOfFirstToken(_OtherKeys):
     def key_of(self, prompt: TokenRun, block: int) -> Hashable:
         """Return the identity of one token too few, or of many."""
         return prompt.content.prefix_key(block * self.cache.block_size + 1)
+
+
+@mutant(
+    "key-without-scope",
+    caught_by="content",
+    shown_by="equal prompts under two adapters",
+    kind="KEY",
+    killer=f"{_KEY}test_equal_tokens_of_another_scope",
+)
+class KeyWithoutScope(_OtherKeys):
+    """A key says which tokens a prefix has, and not by which adapter they were computed."""
+
+    def key_of(self, prompt: TokenRun, block: int) -> Hashable:
+        """Return the identity of the tokens alone."""
+        bare = TokenContent(prompt.content.keys, prompt.content.ends)
+        return bare.prefix_key((block + 1) * self.cache.block_size)
+
+
+@mutant(
+    "scope-joined-to-tokens",
+    caught_by="content",
+    shown_by="a scope that reads like the first token of a prompt without one",
+    kind="KEY",
+    killer=f"{_KEY}test_equal_tokens_of_another_scope",
+)
+class ScopeJoinedToTokens(_OtherKeys):
+    """A key is one text, scope and tokens one after the other without a seam: a, bc is ab, c."""
+
+    def key_of(self, prompt: TokenRun, block: int) -> Hashable:
+        """Return scope and segments as one string."""
+        return block, prompt.scope + "".join(str(part) for part in self.segments(prompt.content, block))
+
+    def segments(self, content: TokenContent, block: int) -> list[int]:
+        """Return the segment that each block up to ``block`` ends in, whatever the scope."""
+        return super().segments(TokenContent(content.keys, content.ends), block)
 
 
 class _CoarselyKeyedGroup(FullGroup):

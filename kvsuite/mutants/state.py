@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     "page-from-keys-alone",
     caught_by="groups",
     kind="GROUP",
-    killer="conformance/test_group.py::test_a_page_shared_with_a_state_is_no_larger_than_it_must_be",
+    killer="conformance/test_group_cost.py::test_a_page_shared_with_a_state_is_no_larger_than_it_must_be",
     shown_by="a state in pages of the size of attention's",
 )
 class PageFromKeysAlone(StateEngine):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @mutant(
     "refused-keys-by-length",
     caught_by="content",
-    killer="conformance/test_admit.py::test_preemptions_fall_with_head_room",
+    killer="conformance/test_admit_pressure.py::test_preemptions_fall_with_head_room",
     kind="KEY",
     shown_by="a refused prompt that is cancelled, and after it another one of the same length",
 )

@@ -14,7 +14,7 @@ from kvsuite.engine.reference import ReferenceEngine
 from kvsuite.mutants.table import mutant
 
 if TYPE_CHECKING:
-    from kvsuite.engine.snapshot import PoolSnapshot
+    from kvsuite.engine.snapshot import PoolSnapshot, PoolSpec
     from kvsuite.trace.model import RequestId
     from kvsuite.trace.tokens import PrefixKey, TokenRun
 
@@ -40,6 +40,24 @@ class HostEvictsNewest(TiersEngine):
     """The copy used last is evicted first: a chain from its head, so that the rest is there for nothing."""
 
     host_type = _NewestFirstHost
+
+
+class _RoundedHost(HostTier):
+    def __init__(self, device: PoolSpec, num_blocks: int) -> None:
+        super().__init__(device, 1 << (num_blocks - 1).bit_length())
+
+
+@mutant(
+    "host-rounded-to-power-of-two",
+    kind="TIER",
+    caught_by="bytes",
+    shown_by="a host tier of a size that is no power of two",
+    killer=_FILE + "test_the_host_is_as_large_as_it_was_asked_to_be",
+)
+class HostRoundedToPowerOfTwo(TiersEngine):
+    """The host tier is allocated in powers of two, whatever was asked for."""
+
+    host_type = _RoundedHost
 
 
 class _ByAgeHost(HostTier):

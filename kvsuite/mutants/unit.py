@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from kvsuite.engine.extensions.group_members import WindowGroup
 from kvsuite.engine.extensions.groups import GroupsEngine
 from kvsuite.engine.reference import ReferenceEngine
 from kvsuite.mutants.table import mutant
@@ -12,7 +13,9 @@ from kvsuite.mutants.table import mutant
 if TYPE_CHECKING:
     from kvsuite.engine.config import EngineConfig
     from kvsuite.engine.contract import EngineSpec
+    from kvsuite.engine.extensions.group_members import FullGroup
     from kvsuite.engine.snapshot import Int64Array
+    from kvsuite.trace.model import RequestId
     from kvsuite.trace.tokens import PrefixKey, TokenRun
 
 
@@ -29,6 +32,49 @@ class ManagerIdsToTheKernel(GroupsEngine):
     @staticmethod
     def _kernel_blocks(blocks: Int64Array, parts: int) -> Int64Array:
         return blocks.repeat(parts)
+
+
+class _StaleIndices(GroupsEngine):
+    def _slots(self, group: FullGroup, request_id: RequestId, start: int) -> Int64Array:
+        slots = super()._slots(group, request_id, start)
+        return slots[:-1] if start == 0 and self.stale(group) else slots
+
+    @staticmethod
+    def stale(group: FullGroup) -> bool:
+        """Return whether the indices that a group reads are made too early."""
+        raise NotImplementedError
+
+
+@mutant(
+    "window-reads-miss-newest",
+    caught_by="content",
+    kind="UNIT",
+    killer="conformance/test_unit.py::test_what_the_kernel_is_given_leads_to_what_was_written",
+    shown_by="decoding in a group with a window",
+)
+class WindowReadsMissNewest(_StaleIndices):
+    """The indices that a window reads are made before the newest token has its slot."""
+
+    @staticmethod
+    def stale(group: FullGroup) -> bool:
+        """Leave out the newest token of windows."""
+        return isinstance(group, WindowGroup)
+
+
+@mutant(
+    "write-index-repeated",
+    caught_by="content",
+    kind="UNIT",
+    killer="conformance/test_unit.py::test_what_the_kernel_is_given_leads_to_what_was_written",
+    shown_by="a prompt chunk of two tokens or more",
+)
+class WriteIndexRepeated(GroupsEngine):
+    """The last two tokens of a chunk are written to one slot."""
+
+    def write_slots(self, request_id: RequestId) -> tuple[Int64Array, ...]:
+        """Repeat an index."""
+        given = super().write_slots(request_id)
+        return tuple(slots[[*range(len(slots) - 1), max(0, len(slots) - 2)]] for slots in given)
 
 
 @mutant(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kvsuite.golden.store import GoldenStore
+    from kvsuite.plugin.request_replays import RequestReplayer
     from kvsuite.replay.scene import Scene
     from kvsuite.trace.model import Trace
 
@@ -65,6 +66,18 @@ def kv_replay(request: pytest.FixtureRequest, open_engine: EngineOpener, device:
     replayer = Replayer(request.node, open_engine, device)
     yield replayer
     replayer.close()
+
+
+@pytest.fixture
+def kv_requests(request: pytest.FixtureRequest, open_engine: EngineOpener) -> RequestReplayer:
+    """Take a trace through a fresh request-driven engine and judge it: ``kv_requests(trace, num_blocks=64)``.
+
+    **Raises:** `InvariantViolation` naming invariant, step and pool.
+    """
+    from kvsuite.plugin.request_replays import RequestReplayer
+
+    notes = Replayer(request.node, open_engine, "cpu")
+    return RequestReplayer(request.node, open_engine.engine_name, notes)
 
 
 @pytest.fixture
@@ -125,4 +138,4 @@ def engines_under_test(pytestconfig: pytest.Config) -> tuple[str, ...]:
     from kvsuite.plugin.subjects import subjects_of
 
     settings = pytestconfig.stash[SETTINGS]
-    return tuple(spec.name for spec in subjects_of(pytestconfig).specs(settings.engines))
+    return tuple(spec.name for spec in subjects_of(pytestconfig).specs(settings.available))

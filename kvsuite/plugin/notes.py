@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ATTRIBUTE = "kvsuite"
 """Name of the attribute of a report that carries `Notes.packed`."""
 MAX_MESSAGE = 4000
-_FIXTURES = frozenset({"engine_name", "open_engine", "kv_replay", "golden"})
+_FIXTURES = frozenset({"engine_name", "open_engine", "kv_replay", "kv_requests", "golden"})
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,7 @@ class Settings:
     """What a session was asked for, with every path absolute.
 
     ``specimens`` are engines that stand in for a case whose capabilities no engine under test claims.
+    ``unavailable`` are those of both whose environment cannot be had, with the reason: their cases skip.
     ``device`` is what was asked for until `configured` has resolved it to ``cpu`` or ``cuda:N``.
     """
 
@@ -51,6 +52,12 @@ class Settings:
     strict_footprint: bool
     report: str | None
     observed: str
+    unavailable: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def available(self) -> tuple[str, ...]:
+        """Engines under test that can be opened."""
+        return tuple(name for name in self.engines if name not in self.unavailable)
 
     @property
     def mode(self) -> str:
@@ -144,8 +151,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
         return []
     from kvsuite.plugin.subjects import subjects_of
 
-    names = (f"{spec.name} {spec.version}" for spec in subjects_of(config).specs(settings.engines))
+    names = (f"{spec.name} {spec.version}" for spec in subjects_of(config).specs(settings.available))
     return [
+        *(f"kvsuite: engine {name} left out, {reason}" for name, reason in settings.unavailable.items()),
         f"kvsuite: engine {', '.join(names)}; device {settings.device}; trace {', '.join(settings.traces)}",
         f"kvsuite: goldens {settings.goldens} ({settings.mode})",
     ]
@@ -234,14 +242,17 @@ def _checked(config: pytest.Config, settings: Settings) -> Settings:
     try:
         check_root(Path(settings.goldens))
         device = resolve_device(settings.device)
-        subjects_of(config).specs((*settings.engines, *settings.specimens))
+        unavailable = subjects_of(config).unavailable((*settings.engines, *settings.specimens))
         if settings.deviations is not None:
             read_deviations(Path(settings.deviations))
         for trace in settings.traces:
             load_trace(trace)
     except KvsuiteError as error:
         raise pytest.UsageError(str(error)) from error
-    return replace(settings, device=device)
+    asked_for = config.getoption("engine", default=None) or ()
+    for reason in (reason for name, reason in unavailable.items() if name in asked_for):
+        raise pytest.UsageError(reason)
+    return replace(settings, device=device, unavailable=unavailable)
 
 
 def _check_words(config: pytest.Config) -> None:

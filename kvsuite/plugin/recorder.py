@@ -202,6 +202,8 @@ class Recorder:
             yield _case_line(seen)
         for _, golden, _ in self.goldens():
             yield golden
+        for name, reason in self.settings.unavailable.items():
+            yield NoteLine(text=f"{name}: {reason}", level="warning")
         if self.timing_left_out:
             text = f"{self.timing_left_out} timing cases were not run: none is, beside other workers"
             yield NoteLine(text=text, level="warning")
@@ -211,7 +213,7 @@ class Recorder:
         from kvsuite.plugin.subjects import subjects_of
         from kvsuite.record.build import engine_line
 
-        for name in self.settings.engines:
+        for name in self.settings.available:
             spec = subjects_of(self.config).spec(name)
             shapes = layouts.get(name) or {spec.layout}
             line = engine_line(spec, ref=name, engine_hash=engine_hash(spec))

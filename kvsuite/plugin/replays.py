@@ -91,7 +91,8 @@ class Replayer:
         """Take ``trace`` through a fresh engine, or through ``engine``, and judge it.
 
         ``slots`` is ``full`` (tensors on the device) or ``probe``; by default full on a card and probe on
-        the CPU. ``read_all=False`` is for long traces. ``config`` takes the other fields of `EngineConfig`.
+        the CPU. An engine that copies by itself is read in its own tensors instead. ``read_all=False`` is
+        for long traces. ``config`` takes the other fields of `EngineConfig`.
 
         **Raises:** `InvariantViolation` naming invariant, step and pool.
         """
@@ -110,8 +111,7 @@ class Replayer:
         worker = self._open_worker(engine, asked, slots, scheduler)
         done = replay(trace, engine, worker, scheduler, read_all=read_all)
         self.close()
-        self._replays.append((done, asked))
-        self._note(trace, done, asked)
+        self.note(trace, done, asked)
         if done.violations:
             raise InvariantViolation(violation_text(done))
         return done
@@ -133,12 +133,16 @@ class Replayer:
 
     def _open_worker(
         self, engine: Engine, asked: EngineConfig | None, slots: str | None, scheduler: SchedulerConfig | None
-    ) -> Worker:
+    ) -> Worker | None:
+        from kvsuite.engine.contract import Capability
         from kvsuite.errors import ConfigError
         from kvsuite.replay.scheduler import SchedulerConfig
         from kvsuite.replay.worker import ProbeWorker
 
         notes = notes_of(self._item)
+        if engine.spec.claims(Capability.COPIES_ITSELF):
+            notes.worker = "engine"
+            return None
         mode = slots or ("probe" if self._device == "cpu" or asked is None else "full")
         if mode not in {"probe", "full"}:
             raise ConfigError(f"unknown slots {mode!r}: expected probe or full")
@@ -156,7 +160,9 @@ class Replayer:
         self._worker = SlotWorker(engine.spec.pools, asked.layout, self._device, table_rows=rows)
         return self._worker
 
-    def _note(self, trace: Trace, done: Replay, asked: EngineConfig | None) -> None:
+    def note(self, trace: Trace, done: Replay, asked: EngineConfig | None) -> None:
+        """Note a replay, opened as ``asked``, for the record."""
+        self._replays.append((done, asked))
         notes = notes_of(self._item)
         notes.invariants = sorted({*notes.invariants, *(v.invariant for v in done.violations)})
         absent = {f"{law.invariant} ({law.absent})" for law in done.not_judged}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from kvsuite.errors import GoldenMismatch, InvariantViolation
+from kvsuite.engine.contract import Capability
+from kvsuite.errors import GoldenMismatch, InvariantViolation, UnsupportedBlockSize
 from kvsuite.plugin.case_id import ENGINE, case_id, cases_root, engine_of
 from kvsuite.plugin.deviations import Deviation, read_deviations
 from kvsuite.plugin.notes import is_case, notes_of
@@ -19,9 +21,9 @@ from kvsuite.plugin.subjects import subjects_of
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from kvsuite.engine.contract import Capability
-
 TRACE = "trace_name"
+REQUIRE_VARIABLE = "KVSUITE_REQUIRE_ENVIRONMENTS"
+"""Where it is set, a case whose engine cannot be had fails instead of being skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,12 @@ def pytest_collection_modifyitems(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a case that asks for a capability its engine does not claim."""
+    """Skip a case whose engine cannot be had, or does not claim a capability that the case asks for."""
+    reason = item.config.stash[SETTINGS].unavailable.get(engine_of(item) or "")
+    if reason is not None:
+        _leave_out(reason)
     wanted: list[Capability] = [c for mark in item.iter_markers("requires") for c in mark.args]
+    _skip_by_requests(item, wanted)
     if not wanted:
         return
     engine = engine_of(item)
@@ -96,14 +102,44 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"{engine} does not claim {', '.join(c.name for c in lacking)}")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Skip a case in a block size that its engine does not have."""
+    try:
+        return (yield)
+    except UnsupportedBlockSize as refusal:
+        if not is_case(item):
+            raise
+        pytest.skip(str(refusal))
+
+
+def _skip_by_requests(item: pytest.Item, wanted: list[Capability]) -> None:
+    """Skip a case that drives its engine token by token, where the engine schedules and samples by itself."""
+    engine, by_requests = engine_of(item), Capability.REQUEST_DRIVEN
+    if engine is None or by_requests in wanted or not is_case(item):
+        return
+    if subjects_of(item.config).spec(engine).claims(by_requests):
+        pytest.skip(f"{engine} is driven by requests: this case drives its engine token by token")
+
+
+def _leave_out(reason: str) -> NoReturn:
+    if os.environ.get(REQUIRE_VARIABLE, "") not in {"", "0"}:
+        pytest.fail(f"{reason} ({REQUIRE_VARIABLE} is set)", pytrace=False)
+    pytest.skip(reason)
+
+
 def _stand_ins(metafunc: pytest.Metafunc) -> tuple[str, ...]:
     """Return the specimens of a test whose capabilities no engine under test claims."""
     settings = metafunc.config.stash[SETTINGS]
     wanted = {c for mark in metafunc.definition.iter_markers("requires") for c in mark.args}
     subjects = subjects_of(metafunc.config)
-    if not wanted or any(wanted <= spec.capabilities for spec in subjects.specs(settings.engines)):
+    if not wanted or any(wanted <= spec.capabilities for spec in subjects.specs(settings.available)):
         return ()
-    return tuple(name for name in settings.specimens if wanted <= subjects.spec(name).capabilities)
+    return tuple(
+        name
+        for name in settings.specimens
+        if name in settings.unavailable or wanted <= subjects.spec(name).capabilities
+    )
 
 
 def _deselect(config: pytest.Config, items: list[pytest.Item], left_out: list[pytest.Item]) -> None:

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     from kvsuite.engine.contract import EngineSpec
 
-_BLOCK_SIZE = 16
+_BLOCK_SIZES = (16, 32)
+"""Tried in this order: some engines have one size."""
 _NUM_BLOCKS = 64
 
 
@@ -27,24 +28,51 @@ class Subjects:
         **Raises:** `EngineError` or `ConfigError`, where it cannot be opened.
         """
         if name not in self._specs:
-            from kvsuite.cache.layout import model_layout
-            from kvsuite.engine.config import EngineConfig
-            from kvsuite.engine.registry import open_engine
-            from kvsuite.trace.synthetic import synthetic
-
-            config = EngineConfig(
-                layout=model_layout("tiny"),
-                block_size=_BLOCK_SIZE,
-                num_blocks=_NUM_BLOCKS,
-                max_model_tokens=_BLOCK_SIZE * _NUM_BLOCKS,
-                trace=synthetic("boundary"),
-            )
-            self._specs[name] = open_engine(name, config).spec
+            self._specs[name] = _opened(name)
         return self._specs[name]
+
+    def unavailable(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the engines whose environment cannot be had now, with the reason.
+
+        **Raises:** `EngineError` or `ConfigError`, where one cannot be opened.
+        """
+        from kvsuite.errors import EnvironmentUnavailable
+
+        found: dict[str, str] = {}
+        for name in names:
+            try:
+                self.spec(name)
+            except EnvironmentUnavailable as error:
+                found[name] = f"environment unavailable: {error}"
+        return found
 
     def specs(self, names: Iterable[str]) -> tuple[EngineSpec, ...]:
         """Return the specs of several engines."""
         return tuple(self.spec(name) for name in names)
+
+
+def _opened(name: str) -> EngineSpec:
+    from kvsuite.cache.layout import model_layout
+    from kvsuite.engine.config import EngineConfig
+    from kvsuite.engine.registry import open_any_engine
+    from kvsuite.errors import ConfigError
+    from kvsuite.trace.synthetic import synthetic
+
+    refused: ConfigError | None = None
+    for block_size in _BLOCK_SIZES:
+        config = EngineConfig(
+            layout=model_layout("tiny"),
+            block_size=block_size,
+            num_blocks=_NUM_BLOCKS,
+            max_model_tokens=block_size * _NUM_BLOCKS,
+            trace=synthetic("boundary"),
+        )
+        try:
+            return open_any_engine(name, config).spec
+        except ConfigError as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
 
 
 SUBJECTS = pytest.StashKey[Subjects]()

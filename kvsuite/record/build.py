@@ -134,24 +134,27 @@ def _ledger_line(
         columns=list(COLUMN_NAMES),
         steps=steps[ends].tolist(),
         rows=with_nulls(thinned(pool.rows, COLUMN_NAMES, ends)),
-        totals={name: _total(pool.column(name)) for name in _EVENTS},
-        peaks={name: _peak(pool.column(name)) for name in _LEVELS},
-        means={name: _mean(pool.column(name)) for name in _LEVELS},
+        totals={name: column_total(pool.column(name)) for name in _EVENTS},
+        peaks={name: column_peak(pool.column(name)) for name in _LEVELS},
+        means={name: column_mean(pool.column(name)) for name in _LEVELS},
         closing_gap_bytes=_closing_gap(pool),
         final_lengths=replay.final_lengths.tolist(),
     )
 
 
-def _total(column: Int64Array) -> int | None:
+def column_total(column: Int64Array) -> int | None:
+    """Return the sum of an event column; ``None`` where a step of it was not seen."""
     return None if (column == ABSENT).any() else int(column.sum())
 
 
-def _peak(column: Int64Array) -> int | None:
+def column_peak(column: Int64Array) -> int | None:
+    """Return the largest value of a level column that was seen."""
     seen = column[column != ABSENT]
     return int(seen.max()) if len(seen) else None
 
 
-def _mean(column: Int64Array) -> float | None:
+def column_mean(column: Int64Array) -> float | None:
+    """Return the mean of a level column over the steps at which it was seen."""
     seen = column[column != ABSENT]
     return float(seen.mean()) if len(seen) else None
 

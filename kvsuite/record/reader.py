@@ -16,6 +16,7 @@ from kvsuite.record.schema import (
     CaseLine,
     ComparisonLine,
     ContentLine,
+    DriftLine,
     End,
     EngineLine,
     GoldenLine,
@@ -50,6 +51,7 @@ class Record:
     goldens: tuple[GoldenLine, ...] = ()
     comparisons: tuple[ComparisonLine, ...] = ()
     sweeps: tuple[SweepLine, ...] = ()
+    drifts: tuple[DriftLine, ...] = ()
     matrices: tuple[MatrixLine, ...] = ()
     notes: tuple[NoteLine, ...] = ()
     end: End | None = None
@@ -186,6 +188,7 @@ def _sorted_by_kind(path: Path, lines: list[AnyLine]) -> Record:
         goldens=of(GoldenLine),
         comparisons=of(ComparisonLine),
         sweeps=of(SweepLine),
+        drifts=of(DriftLine),
         matrices=of(MatrixLine),
         notes=of(NoteLine),
         end=last if isinstance(last, End) else None,

@@ -11,13 +11,14 @@ from typing import Literal
 
 import msgspec
 
+from kvsuite.record.drift_rows import DriftRow as DriftRow
 from kvsuite.record.rows import ComparisonRow as ComparisonRow
 from kvsuite.record.rows import MatrixRow as MatrixRow
 from kvsuite.record.rows import Positive as Positive
 from kvsuite.record.rows import SweepRow as SweepRow
 
 SCHEMA = "kvsuite.run"
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 
 
 class Line(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, forbid_unknown_fields=True):
@@ -127,7 +128,7 @@ class ContentLine(Line, tag="content", frozen=True, kw_only=True):
     ledger: str
     """``ref`` of the replay's first ledger; it speaks for every pool of that replay."""
     mode: str
-    """``full``, ``probe`` or ``none``: the engine lets us see no slots."""
+    """``full``, ``probe``, ``engine`` (its own tensors) or ``none``: the engine lets us see no slots."""
     tokens_written: int
     tokens_read: int
     mismatches: int
@@ -226,6 +227,17 @@ class SweepLine(Line, tag="sweep", frozen=True, kw_only=True):
     rows: list[SweepRow]
 
 
+class DriftLine(Line, tag="drift", frozen=True, kw_only=True):
+    """Engines, or versions of one, each held against the one before it on one trace and configuration."""
+
+    case: str
+    trace: str
+    layout: str
+    recipe: dict[str, int | str | bool]
+    """How every one of them was asked to be opened and driven."""
+    rows: list[DriftRow]
+
+
 class MatrixLine(Line, tag="matrix", frozen=True, kw_only=True):
     """Every broken engine against every test function, with goldens off."""
 
@@ -265,6 +277,7 @@ AnyLine = (
     | GoldenLine
     | ComparisonLine
     | SweepLine
+    | DriftLine
     | MatrixLine
     | NoteLine
     | End

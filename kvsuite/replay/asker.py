@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsuite.engine.contract import RefusalReason, Release, SupportsResetCache
+from kvsuite.ledger.counts import kept_back
 from kvsuite.ledger.prefix_keys import ComputedPrefixes, hit_unit, hits_computed, hits_kept
-from kvsuite.ledger.sharing import available_blocks
+from kvsuite.replay.filling import to_be_had
 from kvsuite.trace.tokens import TokenRun
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Asker:
 
     def available(self) -> int:
         """Return the blocks to be had in the first pool."""
-        return available_blocks(self.scene.engine.snapshot()[0])
+        return to_be_had(self.scene)
 
     def fill(self, name: str, *, tokens: int | None = None, leave: int = 0) -> list[str]:
         """Admit private requests of ``tokens`` (a unit) until ``leave`` blocks are left, or one is refused.
@@ -105,10 +106,20 @@ class Asker:
         while self.available() > leave:
             tenant = f"{name}{len(names)}"
             if self.ask(tenant, self.scene.prompts.of((tenant, length)), length) is None:
+                self._grow_into(names, self.available() - leave)
                 break
             names.append(tenant)
         self.step()
         return names
+
+    def _grow_into(self, names: list[str], blocks: int) -> None:
+        """Let the last of ``names`` take blocks that admission keeps back, as far as it does."""
+        spec = self.scene.engine.spec
+        taken = min(blocks, kept_back(spec))
+        if names and taken > 0:
+            size = spec.pools[0].block_size
+            held = self._lengths[names[-1]]
+            self.grow(names[-1], (-(-held // size) + taken) * size - held)
 
     def reset(self) -> bool:
         """Let the engine forget what it holds for nobody."""

@@ -92,7 +92,7 @@ class Sequence:
         return self.computed >= self.target
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # one a token: a frozen one takes three times as long to make
 class Write:
     """Tokens ``start..stop`` of a sequence, to be written this step; ``hit`` of them before came by a hit."""
 

@@ -1,4 +1,4 @@
-"""Writes a sequence's tokens through the engine's tables, reads them back, and counts what is wrong.
+"""Writes a sequence's tokens where the engine says they lie, reads them back, and counts what is wrong.
 
 A long replay reads each token once after the writes of the step that follows its own, again before its
 block is released, on each fork, copy and prefix hit, and a rotating sample each step. With ``read_all``
@@ -14,12 +14,14 @@ import numpy as np
 
 from kvsuite.engine.snapshot import PoolKind
 from kvsuite.ledger.invariants import Violation
+from kvsuite.replay.addresses import addresses_of
 from kvsuite.trace.tokens import mix64
 
 if TYPE_CHECKING:
-    from kvsuite.engine.contract import Ops
+    from kvsuite.engine.contract import BlockCopy, EngineSpec, Ops
     from kvsuite.engine.snapshot import Int64Array
     from kvsuite.ledger.tracker import PoolTracker
+    from kvsuite.replay.addresses import Indices
     from kvsuite.replay.batch import Sequence, Write
     from kvsuite.replay.worker import Worker
     from kvsuite.trace.model import RequestId
@@ -30,7 +32,7 @@ MAX_KEPT_VIOLATIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class ContentTally:
-    """What was written and read back in one replay; ``mode`` is ``full``, ``probe`` or ``none``."""
+    """What was written and read back in a replay; ``mode`` is ``full``, ``probe``, ``engine`` or ``none``."""
 
     mode: str
     tokens_written: int
@@ -42,18 +44,20 @@ class ContentTally:
 class ContentCheck:
     """The worker's side of a replay, over every device pool of an engine."""
 
-    def __init__(self, worker: Worker, trackers: tuple[PoolTracker, ...], *, read_all: bool) -> None:
+    def __init__(
+        self, spec: EngineSpec, worker: Worker, trackers: tuple[PoolTracker, ...], *, read_all: bool
+    ) -> None:
         self._worker = worker
         self._trackers = tuple(
             t for t in trackers if t.spec.key.tier == "device" and t.spec.kind is not PoolKind.STATE
         )
+        self._addresses = addresses_of(spec, self._trackers)
         self._read_all = read_all
         self._live: dict[RequestId, Sequence] = {}
         self._written: dict[RequestId, int] = {}
         self._last_singles: list[Write] = []
         self._last_tags: Int64Array = np.zeros(0, np.int64)
         self._last_runs: list[Write] = []
-        self._tables_reach = True
         self._forked: list[Sequence] = []
         self._turn = 0
         self.violations: list[Violation] = []
@@ -64,20 +68,26 @@ class ContentCheck:
         first = self.violations[0].message if self.violations else None
         return ContentTally(self._worker.mode, self.tokens_written, self.tokens_read, self.mismatches, first)
 
-    def step(self, step: int, ops: Ops, writes: list[Write]) -> None:
-        """Execute copies, write this step's tokens, and read what is due; tables are this step's."""
+    def step(
+        self,
+        step: int,
+        ops: Ops,
+        writes: list[Write],
+        copied: tuple[BlockCopy, ...] = (),
+        indices: Indices | None = None,
+    ) -> None:
+        """Execute copies, write this step's tokens, and read what is due; tables are this step's.
+
+        ``copied`` are the copies to be read: those of ``ops``, and those that the engine made by itself.
+        ``indices`` are given by an engine that claims SLOTS.
+        """
         for copy in ops.copies:
             self._worker.copy(copy.pool, copy.source, copy.target, copy.num_tokens)
         for pool, block in ops.zeroed:
             self._worker.zero(pool, block)
-        self._tables_reach = all(
-            t.agrees and (t.held * t.spec.block_size >= t.lengths).all() for t in self._trackers
-        )
-        writes = [write for write in writes if self._has_slots(write.sequence, write.stop, step)]
-        singles = [write for write in writes if write.stop - write.start == 1]
-        runs = (
-            [write for write in writes if write.stop - write.start > 1] if len(singles) < len(writes) else []
-        )
+        self._addresses.begin(indices)
+        writes = [write for write in writes if self._may_write(write, step)]
+        singles, runs = self._parted(writes)
         tags = _tags(singles)
         self._write(singles, tags, runs)
         for write in writes:
@@ -87,23 +97,27 @@ class ContentCheck:
             for request_id, sequence in self._live.items():
                 self._read(sequence, 0, self._written[request_id], step, "with every live token")
         else:
-            self._read_due(step, ops, writes)
+            self._read_due(step, copied, writes)
             self._read_leaving(step, writes)
         self._last_singles, self._last_tags, self._last_runs = singles, tags, runs
         self._forked = []
 
-    def forked(self, child: Sequence) -> None:
-        """Learn that a child shares its parent's blocks."""
+    def forked(self, child: Sequence, tokens: int) -> None:
+        """Learn that a child shares its parent's blocks, ``tokens`` tokens long."""
         self._live[child.request_id] = child
-        self._written[child.request_id] = child.computed
+        self._written[child.request_id] = tokens
         self._forked.append(child)
 
     def before_release(self, sequence: Sequence, step: int) -> None:
-        """Read all of a sequence once more, through the tables it had in the last forward pass."""
+        """Read all that a sequence still holds once more, through the tables of the last forward pass.
+
+        What a window has let go of since, others may hold by now, and an engine that copies by itself may
+        have copied there already.
+        """
         written = self._written.pop(sequence.request_id, 0)
         self._live.pop(sequence.request_id, None)
         if written and all(sequence.request_id in t.holdings.tables for t in self._trackers):
-            self._read(sequence, 0, written, step, "before its release")
+            self._read(sequence, 0, written, step, "before its release", settled=True)
 
     def roll_back(self, request_id: RequestId, length: int) -> None:
         """Learn that tokens beyond ``length`` were drafts and are gone."""
@@ -118,7 +132,7 @@ class ContentCheck:
         """Return how many tokens of a sequence were written before this step."""
         return self._written.get(request_id, 0)
 
-    def _read_due(self, step: int, ops: Ops, writes: list[Write]) -> None:
+    def _read_due(self, step: int, copies: tuple[BlockCopy, ...], writes: list[Write]) -> None:
         self._read_last_writes(step)
         for write in writes:
             if write.hit:
@@ -126,7 +140,7 @@ class ContentCheck:
         for child in self._forked:
             if child.request_id in self._live:
                 self._read(child, 0, self._written[child.request_id], step, "after its fork")
-        for copy in ops.copies:
+        for copy in copies:
             sequence = self._live.get(copy.request_id)
             if sequence is not None:
                 written = self._written[copy.request_id]
@@ -168,21 +182,24 @@ class ContentCheck:
     def _write(self, singles: list[Write], tags: Int64Array, runs: list[Write]) -> None:
         for tracker in self._trackers:
             if singles:
-                self._worker.write(tracker.spec.key, _slots(tracker, singles), tags)
+                self._worker.write(tracker.spec.key, self._addresses.singles(tracker, singles), tags)
         self.tokens_written += len(singles)
         for write in runs:
             run_tags = write.sequence.content.tags(write.start, write.stop)
             for tracker in self._trackers:
-                slots = slot_range(tracker, write.sequence.request_id, write.start, write.stop)
+                slots = self._addresses.to_write(tracker, write)
                 self._worker.write(tracker.spec.key, slots, run_tags[len(run_tags) - len(slots) :])
             self.tokens_written += len(run_tags)
 
-    def _read(self, sequence: Sequence, start: int, stop: int, step: int, why: str) -> None:
+    def _read(
+        self, sequence: Sequence, start: int, stop: int, step: int, why: str, *, settled: bool = False
+    ) -> None:
         if not self._has_slots(sequence, stop, step):
             return
         tags = sequence.content.tags(start, stop)
         for tracker in self._trackers:
-            slots = slot_range(tracker, sequence.request_id, start, stop)
+            held = _first_held(tracker, stop) if settled else 0
+            slots = self._addresses.to_read(tracker, sequence, max(start, held), stop)
             found = self._worker.matches(tracker.spec.key, slots, tags[len(tags) - len(slots) :])
             self.tokens_read += len(slots)
             if not found.all():
@@ -192,7 +209,7 @@ class ContentCheck:
 
     def _read_singles(self, writes: list[Write], tags: Int64Array, step: int) -> None:
         for tracker in self._trackers:
-            slots = _slots(tracker, writes)
+            slots = self._addresses.singles(tracker, writes)
             found = self._worker.matches(tracker.spec.key, slots, tags)
             self.tokens_read += len(slots)
             for row in np.flatnonzero(~found).tolist():
@@ -201,20 +218,35 @@ class ContentCheck:
                     tracker, write.sequence, write.start, int(slots[row]), 1, step, "one step after its write"
                 )
 
-    def _has_slots(self, sequence: Sequence, stop: int, step: int) -> bool:
-        """Return whether every table reaches to token ``stop``; where one does not, that is a violation."""
-        if self._tables_reach:
+    def _parted(self, writes: list[Write]) -> tuple[list[Write], list[Write]]:
+        """Return the writes of one token that are looked up together, and the others."""
+        if not self._addresses.together:
+            return [], writes
+        singles = [write for write in writes if write.stop - write.start == 1]
+        if len(singles) == len(writes):
+            return singles, []
+        return singles, [write for write in writes if write.stop - write.start > 1]
+
+    def _may_write(self, write: Write, step: int) -> bool:
+        """Return whether a write has its slots in every pool; where it has not, that is a violation."""
+        if self._addresses.whole:
             return True
-        for tracker in self._trackers:
-            held = tracker.holdings.tables.get(sequence.request_id)
-            slots = 0 if held is None else len(held.blocks) * tracker.spec.block_size
-            if stop > slots:
-                table = "it has no table" if held is None else f"its table ends at {slots} tokens"
-                self._violate(
-                    tracker, 1, step, f"token {stop - 1} of {sequence.request_id} has no slot: {table}"
-                )
-                return False
-        return True
+        return self._has_slots(write.sequence, write.stop, step) and not any(
+            self._lacks(tracker, self._addresses.lack_to_write(tracker, write), step)
+            for tracker in self._trackers
+        )
+
+    def _has_slots(self, sequence: Sequence, stop: int, step: int) -> bool:
+        """Return whether token ``stop - 1`` has a slot in every pool; one that has not is a violation."""
+        return self._addresses.whole or not any(
+            self._lacks(tracker, self._addresses.lack(tracker, sequence, stop), step)
+            for tracker in self._trackers
+        )
+
+    def _lacks(self, tracker: PoolTracker, lacking: str | None, step: int) -> bool:
+        if lacking is not None:
+            self._violate(tracker, 1, step, lacking)
+        return lacking is not None
 
     def _mismatch(
         self,
@@ -242,30 +274,11 @@ class ContentCheck:
 
 
 def _tags(writes: list[Write]) -> Int64Array:
-    """Return the tags of single-token writes, int64[len]: a prefix key ends one past its last position."""
-    keys = [write.sequence.content.prefix_key(write.stop) - 1 for write in writes]
-    return mix64(np.array(keys, np.int64))
+    """Return the tags of single-token writes, int64[len]."""
+    return mix64(np.array([write.sequence.content.tag_seed(write.start) for write in writes], np.int64))
 
 
-def _slots(tracker: PoolTracker, writes: list[Write]) -> Int64Array:
-    """Return the slots of single-token writes through the engine's tables, int64[len]."""
-    size, tables = tracker.spec.block_size, tracker.holdings.tables
-    blocks = [tables[w.sequence.request_id].blocks[w.start // size] for w in writes]
-    offsets = [write.start % size for write in writes]
-    return np.array(blocks, np.int64) * size + np.array(offsets, np.int64)
-
-
-def slot_range(tracker: PoolTracker, request_id: RequestId, start: int, stop: int) -> Int64Array:
-    """Return the slots of positions ``start..stop``; leading positions a window let go are left out."""
-    size = tracker.spec.block_size
-    table = tracker.holdings.tables[request_id].blocks
-    first, last = start // size, -(-stop // size)
-    blocks = table[first:last].astype(np.int64)
-    slots = (blocks[:, None] * size + np.arange(size, dtype=np.int64)).ravel()
-    slots = slots[start - first * size : stop - first * size]
-    if len(tracker.holdings.null_ids):
-        owned = ~np.isin(
-            np.repeat(blocks, size)[start - first * size : stop - first * size], tracker.holdings.null_ids
-        )
-        slots = slots[owned]
-    return slots
+def _first_held(tracker: PoolTracker, settled_tokens: int) -> int:
+    """Return the first token of a block that the window of a pool still needs."""
+    window, size = tracker.spec.window_tokens, tracker.spec.block_size
+    return 0 if window is None else max(0, (settled_tokens - window + 1) // size * size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsuite.engine.contract import Capability
+from kvsuite.ledger.counts import kept_back
 from kvsuite.ledger.invariants import Violation
 from kvsuite.replay.batch import Ending
 from kvsuite.replay.model import judged_pools
@@ -51,11 +52,11 @@ def pressure_without_cause(trace: Trace, done: Replay) -> Iterator[Violation]:
     pools = judged_pools(done.spec)
     if len(pools) < len(done.spec.pools):
         return
-    watermark = done.spec.effective.get("watermark_blocks", 0)
+    watermark = kept_back(done.spec)
     most_tokens = trace.prompt_tokens + trace.output_tokens + done.scheduler.lookahead_tokens
     for pool in pools:
         demand = int((-(-most_tokens // pool.block_size)).sum())
-        if not isinstance(watermark, int) or demand + watermark > pool.usable_blocks:
+        if demand + watermark > pool.usable_blocks:
             return
     rows = done.timeline.pools[0]
     counts = {name: rows.total(name) for name in ("refused_admissions", "refused_growths", "preempted")}
@@ -66,10 +67,11 @@ def pressure_without_cause(trace: Trace, done: Replay) -> Iterator[Violation]:
 
 
 def _expected(request: Request, spec: EngineSpec) -> set[Ending]:
-    never = any(
-        -(-request.final_tokens // pool.block_size) > pool.usable_blocks for pool in judged_pools(spec)
-    )
+    needs = [(-(-request.final_tokens // pool.block_size), pool.usable_blocks) for pool in judged_pools(spec)]
+    never = any(blocks > usable for blocks, usable in needs)
     allowed = {Ending.REJECTED} if never else set(_life(request))
+    if any(blocks + kept_back(spec) > usable for blocks, usable in needs):
+        allowed.add(Ending.REJECTED)  # an engine may hold on to its watermark with nothing running
     if request.parent is not None:
         allowed |= _NOT_BORN
     if spec.claims(Capability.SLIDING_WINDOW):

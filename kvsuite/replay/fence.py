@@ -18,7 +18,7 @@ import numpy as np
 from kvsuite.engine.snapshot import PoolKind
 from kvsuite.errors import EngineError
 from kvsuite.ledger.invariants import Violation
-from kvsuite.replay.content import slot_range
+from kvsuite.replay.addresses import slot_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

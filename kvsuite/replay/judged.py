@@ -16,6 +16,7 @@ from kvsuite.engine.snapshot import PoolKind
 from kvsuite.ledger.admission import Offer, never_fits, promise
 from kvsuite.ledger.atomic import state_digest
 from kvsuite.ledger.contiguity import admits_what_fits, grows_where_there_is_room
+from kvsuite.ledger.counts import kept_back
 from kvsuite.ledger.invariants import Violation
 from kvsuite.replay.driver import replay
 from kvsuite.replay.endings import endings, pressure_without_cause
@@ -142,10 +143,12 @@ class JudgedEngine(EngineProxy):
             yield self._violation("hits", message)
 
     def _judge_refusal(self, offers: list[Offer], reason: RefusalReason) -> Iterator[Violation]:
+        kept, said_never = kept_back(self.spec), reason is RefusalReason.NEVER_FITS
         never = any(offer.total_blocks > offer.spec.usable_blocks for offer in offers)
-        if never != (reason is RefusalReason.NEVER_FITS):
-            yield from (v for offer in offers for v in never_fits(offer))
-        elif not never:
+        may = any(offer.total_blocks + kept > offer.spec.usable_blocks for offer in offers)
+        if said_never != never and not (said_never and may):
+            yield from (v for offer in offers for v in never_fits(offer, kept))
+        elif not said_never:
             # Several pools: the one that is named fell short, whatever the others say.
             for offer in offers:
                 assert offer.admission.refusal is not None

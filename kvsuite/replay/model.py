@@ -11,6 +11,7 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from kvsuite.engine.snapshot import PoolKind
+from kvsuite.ledger.prefix_keys import ComputedPrefixes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,16 +19,24 @@ if TYPE_CHECKING:
     from kvsuite.engine.contract import EngineSpec
     from kvsuite.engine.snapshot import PoolSpec
     from kvsuite.trace.model import RequestId
-    from kvsuite.trace.tokens import PrefixKey, TokenContent, TokenRun
+    from kvsuite.trace.tokens import TokenContent, TokenRun
+
+
+EARLY_KEYS = "prefix_keys"
+"""Effective value that is ``when_scheduled`` where a block can be found from the step that computes it on."""
 
 
 @dataclass(slots=True)
 class Held:
-    """One live sequence: what its tokens are, how many have slots, and how many its prompt asks for."""
+    """One live sequence: what its tokens are, how many have slots, and how many its prompt asks for.
+
+    ``settled`` of them are computed.
+    """
 
     content: TokenContent
     length: int
     target: int
+    settled: int = 0
 
 
 class LifecycleModel:
@@ -35,10 +44,9 @@ class LifecycleModel:
 
     def __init__(self, spec: EngineSpec) -> None:
         self.live: dict[RequestId, Held] = {}
-        self._settled: set[PrefixKey] = set()
+        self._early = spec.effective.get(EARLY_KEYS) == "when_scheduled"
         sizes = (pool.hash_block_size or pool.block_size for pool in judged_pools(spec))
-        self.hit_unit = gcd(*sizes) or 1
-        """Tokens in whose multiples prefixes can be found."""
+        self._computed = ComputedPrefixes(gcd(*sizes) or 1)
 
     def admit(self, request_id: RequestId, prompt: TokenRun, scheduled_tokens: int) -> None:
         """Learn that a prompt was admitted."""
@@ -65,23 +73,24 @@ class LifecycleModel:
         if held is None:
             return
         held.length = min(held.length, length)
-        unit = self.hit_unit
-        for end in range(length // unit * unit, 0, -unit):
-            key = held.content.prefix_key(end)
-            if key in self._settled:
-                break
-            self._settled.add(key)
+        self._computed.written(held.content, min(held.settled, length), length)
+        held.settled = length
 
     def reset(self) -> None:
         """Learn that every cached prefix was forgotten."""
-        self._settled.clear()
+        self._computed = ComputedPrefixes(self._computed.unit)
 
     def longest_hit(self, prompt: TokenRun) -> int:
-        """Return the most tokens of a prompt that can be found: settled before, its last token left out."""
-        unit, found = self.hit_unit, 0
-        while found + unit < prompt.stop and prompt.content.prefix_key(found + unit) in self._settled:
-            found += unit
-        return found
+        """Return the most tokens of a prompt that can be found: settled before, its last token left out.
+
+        An engine that says so in its effective values finds what live sequences have slots for too.
+        """
+        if not self._early:
+            return self._computed.longest(prompt)
+        computed = ComputedPrefixes(self._computed.unit, self._computed)
+        for held in self.live.values():
+            computed.written(held.content, 0, held.length)
+        return computed.longest(prompt)
 
     def prefilling(self) -> bool:
         """Return whether some prompt is still to be computed, so that blocks may be promised to it."""

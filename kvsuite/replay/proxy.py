@@ -21,8 +21,9 @@ if TYPE_CHECKING:
         SupportsMemory,
         SupportsResetCache,
         SupportsSlots,
+        SupportsStorage,
     )
-    from kvsuite.engine.snapshot import Budget, Gauges, Int64Array, MemoryClaim, PoolSnapshot
+    from kvsuite.engine.snapshot import Budget, Gauges, Int64Array, MemoryClaim, PoolKey, PoolSnapshot
     from kvsuite.trace.model import RequestId
     from kvsuite.trace.tokens import TokenRun
 
@@ -112,6 +113,14 @@ class EngineProxy:
     def write_slots(self, request_id: RequestId) -> tuple[Int64Array, ...]:
         """Pass on."""
         return cast("SupportsSlots", self.engine).write_slots(request_id)
+
+    def write_storage(self, pool: PoolKey, slots: Int64Array, tags: Int64Array) -> None:
+        """Pass on."""
+        cast("SupportsStorage", self.engine).write_storage(pool, slots, tags)
+
+    def read_storage(self, pool: PoolKey, slots: Int64Array) -> Int64Array:
+        """Pass on."""
+        return cast("SupportsStorage", self.engine).read_storage(pool, slots)
 
     def reset_cache(self) -> bool:
         """Pass on."""

@@ -17,22 +17,23 @@ steps is played as it was reported, with launches, settlements, acknowledgements
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from kvsuite.engine.contract import Release, SupportsFork, SupportsTransfers
+from kvsuite.engine.contract import Capability, Release, SupportsFork, SupportsTransfers
 from kvsuite.errors import EngineError, InvariantViolation
 from kvsuite.ledger.atomic import state_digest
 from kvsuite.ledger.invariants import Violation, judge
 from kvsuite.ledger.row import INDEX
 from kvsuite.ledger.timeline import Timeline
 from kvsuite.ledger.tracker import PoolTracker, StepFacts
+from kvsuite.replay.addresses import Indices, slots_to_read, slots_to_write
 from kvsuite.replay.batch import Sequence, Write
 from kvsuite.replay.content import ContentCheck
 from kvsuite.replay.fence import Fence
 from kvsuite.replay.prompts import Prompts, request_of
-from kvsuite.replay.worker import ProbeWorker
+from kvsuite.replay.storage import worker_of
 from kvsuite.trace.model import RequestId
 from kvsuite.trace.tokens import TokenRun
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from kvsuite.engine.contract import Admission, Engine, Transfer
     from kvsuite.engine.snapshot import Int32Array
+    from kvsuite.replay.addresses import Given, Indexed
     from kvsuite.trace.tokens import TokenContent
 
 SHOWN_VERBS = 40
@@ -59,9 +61,10 @@ class Scene:
         self.step_number = 0
         self.judged = False
         self.trackers = tuple(PoolTracker(spec) for spec in engine.spec.pools)
-        self.worker = ProbeWorker(engine.spec.pools)
+        self.worker = worker_of(engine)
         """The slots; a case may write beside the engine, as a padded batch does."""
-        self._content = ContentCheck(self.worker, self.trackers, read_all=True)
+        self._indexed = cast("Indexed", engine) if engine.spec.claims(Capability.SLOTS) else None
+        self._content = ContentCheck(engine.spec, self.worker, self.trackers, read_all=True)
         self._fence = Fence(self.worker, self.trackers)
         self._live: dict[str, Sequence] = {}
         self._writes: list[Write] = []
@@ -134,7 +137,7 @@ class Scene:
             self._settled[RequestId(child)] = self._settled.get(RequestId(parent), 0)
             for tracker in self.trackers:
                 tracker.fork(RequestId(parent), RequestId(child))
-            self._content.forked(twin)
+            self._content.forked(twin, twin.computed)
         return done
 
     def release(self, name: str, reason: Release = Release.FINISH) -> None:
@@ -158,6 +161,7 @@ class Scene:
         Another one may start before it is settled, where the engine claims ASYNC_STEPS.
         """
         ops = self.engine.take_ops()
+        to_write = slots_to_write(self._indexed, self._writes) if self._indexed else {}
         self.engine.launched(self.step_number)
         self.transfers += ops.transfers
         self._look(self._facts)
@@ -167,8 +171,8 @@ class Scene:
             tracker.agree(
                 [s.request_id for s in sequences], [s.computed for s in sequences], self.step_number
             )
-            tracker.window_law(settled, self.step_number)
-        self._content.step(self.step_number, ops, self._writes)
+            tracker.window_law(settled, self._facts.hit_tokens, self.step_number)
+        self._content.step(self.step_number, ops, self._writes, indices=self._indices(to_write))
         self._fence.launch(self.step_number, self._writes, self._content.written())
         self._log(f"launch step {self.step_number}")
         self._writes, self._facts = [], StepFacts()
@@ -264,6 +268,13 @@ class Scene:
             raise InvariantViolation(
                 "\n".join([*found.values(), "lifecycle:", *(f"  {verb}" for verb in verbs)])
             )
+
+    def _indices(self, to_write: Given) -> Indices | None:
+        if self._indexed is None:
+            return None
+        device = [set(t.holdings.tables) for t in self.trackers if t.spec.key.tier == "device"]
+        shown = set.intersection(*device)
+        return Indices(to_write, slots_to_read(self._indexed, self._live.values(), shown))
 
     def _look(self, facts: StepFacts) -> None:
         snapshots = self.engine.snapshot()

@@ -6,7 +6,8 @@ One step, in this order:
 2. arrivals up to ``step * step_us``; what can never fit is refused for good;
 3. decode: one token for every running sequence whose prompt is computed, oldest first. A refused
    extension preempts the youngest running sequence and asks again; the youngest may be the sequence itself,
-   and gives up its drafts before it gives way;
+   and gives up its drafts before it gives way. An engine that does not claim preemption has to let finish
+   whom it admits: there the refused sequence ends, as a violation;
 4. the next chunks of prompts under way, oldest first, from what is left of the token budget;
 5. admission, first come first served with head-of-line blocking, unless something was preempted;
 6. the forward pass (the driver's), then forks and ends, oldest first.
@@ -20,7 +21,8 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kvsuite.engine.contract import Capability, Refusal, RefusalReason
+from kvsuite.engine.contract import Capability, Refusal, RefusalReason, Release
+from kvsuite.ledger.counts import kept_back
 from kvsuite.ledger.invariants import Violation
 from kvsuite.ledger.tracker import StepFacts
 from kvsuite.replay.batch import SEMANTICS_VERSION, Ending, SchedulerConfig, StepPlan, Write
@@ -55,6 +57,7 @@ class Scheduler:
         self._engine = engine
         self._config = config
         self._chunks = engine.spec.claims(Capability.CHUNKED_PREFILL)
+        self._preempts = engine.spec.claims(Capability.PREEMPTION)
         self._lookahead_tokens = config.lookahead_tokens if engine.spec.claims(Capability.LOOKAHEAD) else 0
         self._decode_extend: Extend = engine.extend
         if self._lookahead_tokens:
@@ -127,9 +130,14 @@ class Scheduler:
         """Preempt the youngest until ``run`` finds room; False when ``sequence`` gave way itself."""
         self._pressed = True
         self._facts.add("refused_growths")
+        drafts = self._lookahead_tokens > 0 and extend is self._decode_extend
+        if not self._preempts:
+            if drafts and self._engine.extend(sequence.request_id, run):
+                return True
+            self._give_up(sequence, run, step)
+            return False
         while True:
             victim = self.population.running[-1]
-            drafts = self._lookahead_tokens > 0 and extend is self._decode_extend
             if victim is sequence and drafts and self._engine.extend(sequence.request_id, run):
                 return True
             self.population.preempt(victim, self._facts)
@@ -139,6 +147,17 @@ class Scheduler:
             if extend(sequence.request_id, run):
                 return True
             self._facts.add("refused_growths")
+
+    def _give_up(self, sequence: Sequence, run: TokenRun, step: int) -> None:
+        """End a sequence that cannot grow, where nobody can be asked to give way."""
+        message = (
+            f"{sequence.request_id} was refused growth from {run.start} to {run.stop} tokens, and the engine "
+            "does not claim PREEMPTION: whom it admits it must let finish; refuse at admission, or claim it"
+        )
+        pool = str(self._engine.spec.pools[0].key)
+        self.violations.append(Violation("progress", step, pool, message))
+        self.population.leave(sequence, Release.ERROR, Ending.REJECTED, step)
+        self._facts.add("rejected")
 
     def _admit(self, writes: list[Write], budget: int, step: int) -> None:
         running, waiting = self.population.running, self.population.waiting
@@ -217,10 +236,14 @@ class Scheduler:
             self.violations.append(Violation("hits", step, pool, message))
 
     def _judge_refusal(self, sequence: Sequence, refusal: Refusal, step: int) -> None:
-        """What fits the empty pool is refused neither for good nor, with nothing running, at all."""
+        """What fits the empty pool is refused neither for good nor, with nothing running, at all.
+
+        For good it may be refused where it would leave less than the engine keeps back at any time.
+        """
         pools = self._engine.spec.pools
         if refusal.reason is RefusalReason.NEVER_FITS:
-            fits = all(-(-sequence.target // pool.block_size) <= pool.usable_blocks for pool in pools)
+            kept = kept_back(self._engine.spec)
+            fits = all(-(-sequence.target // pool.block_size) + kept <= pool.usable_blocks for pool in pools)
             if not fits or any(pool.contiguous for pool in pools):
                 return
             message = (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kvsuite.engine.contract import RefusalReason, Release
 from kvsuite.errors import InvariantViolation
+from kvsuite.ledger.counts import kept_back
 from kvsuite.ledger.invariants import Violation
 from kvsuite.ledger.tiers import pins
 
@@ -86,9 +87,14 @@ def store(scene: Scene, prompt: str, tokens: int) -> None:
 
 
 def room_tokens(scene: Scene) -> int:
-    """Return how many tokens the free and cached blocks of the device hold; 1 where there are none."""
+    """Return how many tokens the free and cached blocks of the device hold for a new prompt; at least 1.
+
+    Beside others that run, what admission keeps back is none of its room.
+    """
     device = scene.engine.snapshot()[0]
-    return max(1, (len(device.free) + len(device.cached)) * scene.engine.spec.pools[0].block_size)
+    kept = kept_back(scene.engine.spec) if device.request_ids else 0
+    blocks = len(device.free) + len(device.cached) - kept
+    return max(1, blocks * scene.engine.spec.pools[0].block_size)
 
 
 def evict(scene: Scene) -> None:

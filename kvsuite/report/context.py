@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kvsuite.record.reader import Record
-    from kvsuite.record.schema import ComparisonLine, ContentLine, LedgerLine, SweepLine, SweepRow
+    from kvsuite.record.schema import (
+        ComparisonLine,
+        ContentLine,
+        DriftLine,
+        DriftRow,
+        LedgerLine,
+        SweepLine,
+        SweepRow,
+    )
 
 _CONTROL_PREFIX = "contiguous"
 _SHORT_HASH = len("kvt1-") + 12
@@ -106,6 +114,24 @@ def sweep_context(record: Record, line: SweepLine) -> FigureContext:
         else "",
         window=_sweep_window(line.rows),
         control=", ".join(controls),
+    )
+
+
+def drift_context(record: Record, line: DriftLine, row: DriftRow) -> FigureContext:
+    """Return what a comparison of two engines rests on; its control is the engine held against."""
+    control = None if row.against is None else record.engine(row.against)
+    known = record.engine(row.engine) is not None
+    return FigureContext(
+        figure=f"drift of {row.engine} over {line.trace}",
+        trace=line.trace,
+        trace_hash=_hash(record, line.trace),
+        configuration=f"{line.layout}; {settings(line.recipe)}"
+        if line.layout and line.recipe and known
+        else "",
+        window=f"the whole trace, {plural(row.steps, 'busy step')}" if row.steps else "",
+        control=""
+        if control is None
+        else f"{control.name} {control.version}, asked for alike (engine {control.engine_hash[:8]})",
     )
 
 

@@ -14,6 +14,7 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 from kvsuite.errors import RecordError, TraceError
 from kvsuite.report import units
 from kvsuite.report.charts import COLOURS, HATCHES
+from kvsuite.report.drift_charts import drift_charts
 from kvsuite.report.ledger_charts import STACK, ledger_charts
 from kvsuite.report.ledgers import DEFINITIONS, LABELS
 from kvsuite.report.matrix import survived
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from kvsuite.record.reader import Record
     from kvsuite.report.charts import Chart
+    from kvsuite.report.drift import PairView, PoolView
     from kvsuite.report.view import View
 
 _ARRAY = "$array"
@@ -52,7 +54,8 @@ def page_text(view: View) -> str:
     ledgers = {ledger.anchor: ledger_charts(ledger) for ledger in view.drawn}
     comparisons = {comparison.anchor: comparison_charts(comparison) for comparison in view.comparisons}
     sweeps = {sweep.anchor: sweep_charts(sweep) for sweep in view.sweeps}
-    charts: dict[str, tuple[Chart, ...]] = {**ledgers, **comparisons, **sweeps}
+    drifts = {pool.anchor: drift_charts(pair, pool) for pair, pool in _drift_pools(view)}
+    charts: dict[str, tuple[Chart, ...]] = {**ledgers, **comparisons, **sweeps, **drifts}
     drawn = [chart for group in charts.values() for chart in group]
     environment = _environment()
     return environment.get_template("report.html.j2").render(
@@ -63,6 +66,10 @@ def page_text(view: View) -> str:
         style=_asset(environment, "style.css"),
         script=_asset(environment, "report.js"),
     )
+
+
+def _drift_pools(view: View) -> list[tuple[PairView, PoolView]]:
+    return [(pair, pool) for drift in view.drifts for pair in drift.pairs for pool in pair.pools]
 
 
 def breakable(name: str) -> Markup:

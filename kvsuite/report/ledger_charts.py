@@ -34,6 +34,7 @@ from kvsuite.report.ledgers import LABELS, LedgerView
 from kvsuite.report.units import byte_unit, count, human_bytes, percent, plural
 
 if TYPE_CHECKING:
+    from kvsuite.record.schema import LedgerLine
     from kvsuite.report.ledgers import FloatArray
 
 STACK = ("payload", "slack", "over_reserved", "cached", "quarantined", "never_allocatable", "pad", "free")
@@ -55,7 +56,7 @@ class TimeAxis:
 
 def ledger_charts(view: LedgerView) -> tuple[Chart, ...]:
     """Return the charts of a ledger that has a context and at least one row."""
-    axis = _time_axis(view)
+    axis = time_axis(view.line)
     charts = (
         _stack(view, axis),
         _events(view),
@@ -66,14 +67,16 @@ def ledger_charts(view: LedgerView) -> tuple[Chart, ...]:
     return (*charts, final_lengths(view)) if view.line.final_lengths else charts
 
 
-def _time_axis(view: LedgerView) -> TimeAxis:
-    steps = np.array(view.line.steps, np.float64)
-    labels = tuple(f"{step:,}" for step in view.line.steps)
-    if view.line.last_step <= _FEW_STEPS:
+def time_axis(line: LedgerLine, last_step: int | None = None) -> TimeAxis:
+    """Return where the rows of a ledger stand in time, in the unit that suits it up to ``last_step``."""
+    steps = np.array(line.steps, np.float64)
+    labels = tuple(f"{step:,}" for step in line.steps)
+    last = line.last_step if last_step is None else last_step
+    if last <= _FEW_STEPS:
         return TimeAxis(steps, "step", labels)
-    last_s = view.line.last_step * view.line.step_us / 1e6
+    last_s = last * line.step_us / 1e6
     scale, unit = (3600, "h") if last_s > 3 * 3600 else (60, "min") if last_s > 180 else (1, "s")
-    return TimeAxis(steps * view.line.step_us / 1e6 / scale, f"trace time ({unit})", labels)
+    return TimeAxis(steps * line.step_us / 1e6 / scale, f"trace time ({unit})", labels)
 
 
 def _peak_index(view: LedgerView) -> tuple[int, ...]:
@@ -138,7 +141,7 @@ def _stack_trace(x: FloatArray, name: str, series: Series, scale: int, unit: str
 
 def _events(view: LedgerView) -> Chart:
     view = replace(view, line=coarser(view.line, MAX_EVENT_ROWS))
-    axis = _time_axis(view)
+    axis = time_axis(view.line)
     up = [("Allocated", BLUE, "allocated"), ("Reactivated", TEAL, "reactivated")]
     down = [("Freed", ORANGE, "freed"), ("Evicted", PURPLE, "evicted")]
     series = [Series(label, colour, view.series(name), "area") for label, colour, name in up + down]

@@ -127,10 +127,7 @@ class LedgerView:
 
     def series(self, name: str) -> FloatArray:
         """Return one column over the rows, float64[rows], NaN where it was not observed."""
-        if name not in self.line.columns:
-            return np.full(len(self.line.steps), np.nan)
-        at = self.line.columns.index(name)
-        return np.array([row[at] for row in self.line.rows], np.float64)
+        return column_of(self.line, name)
 
     def category_bytes(self, name: str) -> FloatArray:
         """Return a category, or padding, in bytes over the rows, float64[rows]."""
@@ -166,6 +163,14 @@ def ledger_view(record: Record, line: LedgerLine, anchor: str) -> LedgerView:
         mean=_moment("Mean", line, {name: line.means.get(name) for name in CATEGORIES}),
         unobserved=tuple(LABELS[name] for name in unobserved),
     )
+
+
+def column_of(line: LedgerLine, name: str) -> FloatArray:
+    """Return one column over the rows of a ledger, float64[rows], NaN where it was not observed."""
+    if name not in line.columns:
+        return np.full(len(line.steps), np.nan)
+    at = line.columns.index(name)
+    return np.array([row[at] for row in line.rows], np.float64)
 
 
 def pad_bytes(line: LedgerLine) -> int:

@@ -18,6 +18,7 @@ from kvsuite.report.cases import (
     skip_groups,
     tally,
 )
+from kvsuite.report.drift import DriftView, drift_view
 from kvsuite.report.ledgers import LedgerView, ledger_view
 from kvsuite.report.matrix import MatrixView, matrix_view
 from kvsuite.report.memory import MemoryView, bytes_reconciled, memory_views
@@ -64,6 +65,7 @@ class View:
     """The ledgers with pictures."""
     comparisons: tuple[ComparisonView, ...]
     sweeps: tuple[SweepView, ...]
+    drifts: tuple[DriftView, ...]
     matrices: tuple[MatrixView, ...]
     memory: tuple[MemoryView, ...]
     bytes_reconciled: bool
@@ -113,6 +115,7 @@ def build_view(record: Record) -> View:
             for line in record.comparisons
         ),
         sweeps=tuple(sweep_view(record, line, anchors.take("sweep", line.trace)) for line in record.sweeps),
+        drifts=tuple(drift_view(record, line, anchors.take("drift", line.trace)) for line in record.drifts),
         matrices=tuple(matrix_view(line, anchors.take("matrix", "")) for line in record.matrices),
         memory=memory,
         bytes_reconciled=bytes_reconciled(memory),
@@ -155,11 +158,13 @@ def _problems(record: Record, cases: tuple[CaseView, ...], ledgers: tuple[Ledger
     failing = sum(case.failing for case in cases)
     bad = sum(golden.verdict in FAILING_VERDICTS for golden in record.goldens)
     gaps = sum(view.closes is False for view in ledgers)
+    drifted = sum(row.verdict == "drift" for line in record.drifts for row in line.rows)
     mismatches = sum(content.mismatches for content in record.contents)
     found = [
         (failing, f"{count(failing)} of {plural(len(cases), 'case')} failed"),
         (bad, f"{plural(bad, 'golden')} {'differs or is' if bad == 1 else 'differ or are'} missing"),
         (gaps, f"{plural(gaps, 'ledger does', 'ledgers do')} not close"),
+        (drifted, f"{plural(drifted, 'engine')} drifted from the one before"),
         (mismatches, f"{plural(mismatches, 'token')} read back wrong"),
     ]
     return [text for number, text in found if number]

@@ -67,6 +67,10 @@ def _check_columns(trace: Trace) -> None:
         found = getattr(trace, name).shape
         if found != (len(trace),):
             raise TraceError(f"column {name} has shape {found}, expected ({len(trace)},)")
+    if trace.scopes and len(trace.scopes) != len(trace):
+        raise TraceError(
+            f"{len(trace.scopes)} scopes, expected one for each of {len(trace)} requests or none"
+        )
     offsets = trace.node_offsets
     if offsets.shape != (len(trace) + 1,) or int(offsets[0]) != 0 or int(offsets[-1]) != len(trace.nodes):
         raise TraceError(
@@ -116,6 +120,12 @@ def _row_rules(trace: Trace) -> Iterator[tuple[np.ndarray[tuple[int], np.dtype[n
 
 def _check_fork(trace: Trace, child: int) -> None:
     parent, at = int(trace.parent[child]), int(trace.fork_at[child])
+    inherits = trace.fork_kind[child] != ForkKind.SPAWN
+    if inherits and trace.scope_of(child) != trace.scope_of(parent):
+        rule = (
+            f"its scope is {trace.scope_of(child)!r}, expected that of its parent: {trace.scope_of(parent)!r}"
+        )
+        raise RowError(trace.request_ids[child], child, rule)
     final = int(trace.prompt_tokens[parent] + trace.output_tokens[parent])
     reach = int(trace.prompt_tokens[child] + trace.output_tokens[child])
     if trace.fork_kind[child] == ForkKind.SPAWN:

@@ -52,6 +52,7 @@ class ParsedRows:
     hashed_tokens: Sequence[int] = ()
     """Tokens that ``hash_ids`` cover; not read where those are None."""
     scopes: Sequence[int] = ()
+    """Namespace of the ids of each row."""
     max_output_tokens: Sequence[int | None] = ()
     parents: Sequence[str | None] = ()
     forks: Sequence[str | None] = ()
@@ -61,6 +62,8 @@ class ParsedRows:
     sessions: Sequence[str | None] = ()
     turns: Sequence[int | None] = ()
     priorities: Sequence[int] = ()
+    request_scopes: Sequence[str | None] = ()
+    """What sets equal tokens apart, not to be taken for ``scopes``, within which ids mean something."""
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -127,6 +130,7 @@ def build_trace(rows: ParsedRows, source: TraceSource, rules: BuildRules) -> Tra
             filled=rules.filled,
             hash_scope=rules.hash_scope,
             rows_added=rules.rows_added,
+            scopes=_request_scopes(rows, file_rows.tolist(), ids),
             **columns,
         )
     except RowError as error:
@@ -258,6 +262,18 @@ def _parents(rows: ParsedRows, file_rows: list[int], ids: list[RequestId]) -> In
             )
         column[child] = parent
     return column
+
+
+def _request_scopes(rows: ParsedRows, file_rows: list[int], ids: list[RequestId]) -> tuple[str, ...]:
+    """Return the scope of each kept row; one that is absent in a sample or beam is its parent's."""
+    if not any(rows.request_scopes):
+        return ()
+    found: dict[str, str] = {}
+    for name, row in zip(ids, file_rows, strict=True):
+        given, parent = rows.request_scopes[row], rows.parents[row] if rows.parents else None
+        inherits = given is None and parent is not None and rows.forks[row] != "spawn"
+        found[name] = found[parent] if inherits and parent is not None else given or ""
+    return tuple(found.values())
 
 
 def _fork_kinds(rows: ParsedRows, file_rows: list[int]) -> Int64Array:

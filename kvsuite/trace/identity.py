@@ -101,6 +101,10 @@ def _append_rest(trace: Trace, lines: list[str], start_us: int) -> None:
     _append(lines, "c", trace.cancel_after, trace.cancel_after != ABSENT)
     _append(lines, "x", trace.cancel_at_us - start_us, trace.cancel_at_us != ABSENT)
     _append(lines, "m", trace.max_output_tokens, trace.max_output_tokens != ABSENT)
+    scopes: dict[str, int] = {}
+    for row, scope in enumerate(trace.scopes):
+        if scope:
+            lines[row] += f" k={scopes.setdefault(scope, len(scopes))}"
 
 
 def _append(

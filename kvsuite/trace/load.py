@@ -164,15 +164,17 @@ def summarize(trace: Trace) -> TraceSummary:
 
 
 def hit_tokens(trace: Trace) -> int:
-    """Return the prompt tokens whose prefix node an earlier request has: a cold cache without end.
+    """Return the prompt tokens whose prefix node an earlier request of the same scope has.
 
-    Answers count as cached where their nodes are known. A lower bound for an engine whose blocks are smaller
-    than the trace's, since nothing shorter than a node is known to be shared.
+    This is a cold cache without end. Answers count as cached where their nodes are known. A lower bound for
+    an engine whose blocks are smaller than the trace's: nothing shorter than a node is known to be shared.
     """
     if len(trace.nodes) == 0:
         return 0
     owners = np.repeat(np.arange(len(trace)), np.diff(trace.node_offsets))
-    _, first = np.unique(trace.nodes, return_index=True)
+    numbers = {scope: number for number, scope in enumerate(dict.fromkeys(trace.scopes or ("",)))}
+    scopes = np.array([numbers[trace.scope_of(row)] for row in range(len(trace))], np.int64)
+    _, first = np.unique(trace.nodes * len(numbers) + scopes[owners], return_index=True)
     seen = np.ones(len(trace.nodes), np.bool_)
     seen[first] = False
     covered = np.minimum(node_ends(trace), trace.prompt_tokens[owners])

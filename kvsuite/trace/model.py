@@ -62,6 +62,8 @@ class Trace:
     hash_scope: str = "global"
     rows_added: int = 0
     """Requests that no file held and a `Fill` added."""
+    scopes: tuple[str, ...] = ()
+    """One a request, empty text for none; ``()`` where none has one. A sample or beam has its parent's."""
 
     def __post_init__(self) -> None:
         check_trace(self)
@@ -90,6 +92,7 @@ class Trace:
             session=optional(self.session),
             turn=optional(self.turn),
             priority=int(self.priority[index]),
+            scope=self.scope_of(index),
         )
 
     def __iter__(self) -> Iterator[Request]:
@@ -108,6 +111,10 @@ class Trace:
             found.setdefault(int(self.parent[child]), []).append(child)
         return {parent: tuple(children) for parent, children in found.items()}
 
+    def scope_of(self, index: int) -> str:
+        """Return the scope of request ``index``; empty text for none."""
+        return self.scopes[index] if self.scopes else ""
+
     def content(self, index: int) -> TokenContent:
         """Return what the tokens of request ``index`` are, prompt and answer."""
         private_key = self.num_nodes + index
@@ -115,11 +122,12 @@ class Trace:
         if parent != ABSENT and int(self.fork_kind[index]) != ForkKind.SPAWN:
             return self.content(parent).forked(int(self.fork_at[index]), private_key)
         covered = int(self.hashed_tokens[index])
+        scope = self.scope_of(index)
         if covered <= 0:
-            return TokenContent((private_key,), ())
+            return TokenContent((private_key,), (), scope)
         row = self.nodes[self.node_offsets[index] : self.node_offsets[index + 1]].tolist()
         ends = [min((block + 1) * self.block_size, covered) for block in range(len(row))]
-        return TokenContent((*row, private_key), tuple(ends))
+        return TokenContent((*row, private_key), tuple(ends), scope)
 
     def prompt(self, index: int) -> TokenRun:
         """Return the prompt of request ``index``."""
@@ -156,5 +164,6 @@ class Trace:
             rows_read=len(rows),
             rows_added=0,
             dropped={},
+            scopes=tuple(self.scopes[i] for i in rows.tolist()) if self.scopes else (),
             **columns,
         )

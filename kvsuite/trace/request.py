@@ -60,6 +60,8 @@ class Request:
     session: int | None
     turn: int | None
     priority: int
+    scope: str = ""
+    """Adapter, media and salt it is computed under; empty: none. Equal tokens of two scopes share nothing."""
 
     @property
     def final_tokens(self) -> int:

@@ -53,6 +53,7 @@ class Row(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
     session_id: str | None = None
     turn: Count | None = None
     priority: Whole = 0
+    scope: str | None = None
     obs: dict[str, Any] | None = None
     """What was observed of the request; read past and never kept."""
 
@@ -124,6 +125,7 @@ def parsed_rows(
         sessions=[row.session_id for row in rows],
         turns=[row.turn for row in rows],
         priorities=[row.priority for row in rows],
+        request_scopes=[row.scope for row in rows],
     )
 
 
@@ -180,6 +182,7 @@ def _row(trace: Trace, request: Request) -> Row:
         session_id=None if request.session is None else str(request.session),
         turn=request.turn,
         priority=request.priority,
+        scope=request.scope or None,
     )
 
 

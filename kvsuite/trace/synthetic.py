@@ -16,6 +16,7 @@ from kvsuite.errors import TraceError
 from kvsuite.trace.draws import BLOCK_SIZE, Draws
 from kvsuite.trace.model import TraceSource
 from kvsuite.trace.rows import Row, trace_of
+from kvsuite.trace.synthetic_prompts import shared_prefix, shared_prompts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,21 +103,6 @@ def _long_context(draws: Draws) -> list[Row]:
             Row(timestamp=time_ms, input_length=prompt, output_length=draws.between(16, 48), hash_ids=ids)
         )
         time_ms += draws.between(500, 1_500)
-    return rows
-
-
-def _shared_prefix(draws: Draws) -> list[Row]:
-    """200 requests behind one system prompt of 400 tokens."""
-    system = draws.ids(25)
-    rows: list[Row] = []
-    time_ms = 0
-    for _ in range(200):
-        prompt = len(system) * BLOCK_SIZE + draws.between(5, 200)
-        ids = draws.ids_after(system, prompt)
-        rows.append(
-            Row(timestamp=time_ms, input_length=prompt, output_length=draws.between(5, 60), hash_ids=ids)
-        )
-        time_ms += draws.between(0, 200)
     return rows
 
 
@@ -257,7 +243,8 @@ _WORKLOADS = {
     ),
     "chat": _Workload("multi-turn sessions, each turn repeating the session so far", 11, _chat),
     "long-context": _Workload("questions on long documents, some asked again", 12, _long_context),
-    "shared-prefix": _Workload("200 requests behind one system prompt of 400 tokens", 13, _shared_prefix),
+    "shared-prefix": _Workload("200 requests behind one system prompt of 400 tokens", 13, shared_prefix),
+    "shared-prompts": _Workload("1,500 short requests behind 24 shared prompts", 110, shared_prompts),
     "cancel-burst": _Workload("160 requests in a second, half of which go away", 14, _cancel_burst),
     "divergence-burst": _Workload(
         "forks at the edges of a block, children writing at once", 15, _divergence_burst

@@ -70,6 +70,7 @@ def mooncake_losses(trace: Trace) -> tuple[str, ...]:
         (int((trace.max_output_tokens != ABSENT).sum()), "caps on the output"),
         (int((trace.session != ABSENT).sum()), "sessions and turns"),
         (int((trace.priority != 0).sum()), "priorities"),
+        (sum(map(bool, trace.scopes)), "scopes: equal tokens would be shared across them"),
         (finished, f"prefix ids of {finished} answers"),
         (max(unknown, 0), f"{unknown} requests of unknown sharing become requests that share nothing"),
         (int((trace.arrival_us % 1000 != 0).sum()), "times finer than a millisecond are rounded"),

@@ -36,6 +36,6 @@ def test_help_lists_every_verb_and_the_exit_codes() -> None:
         text=True,
         check=True,
     )
-    for verb in ("replay", "sweep", "compare", "trace", "golden", "report", "engines"):
+    for verb in ("replay", "sweep", "compare", "drift", "trace", "golden", "report", "engines", "env"):
         assert f"\n  {verb} " in done.stdout
     assert "Exit codes: 0 ok, 1" in done.stdout

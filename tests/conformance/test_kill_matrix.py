@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 CASES = ROOT / "cases" / "conformance"
 REPORT = ROOT / "reports" / "kill-matrix"
 KINDS = sorted({mutant.kind.lower() for mutant in MUTANTS.values() if mutant.kind})
-KIND_FILES = {f"conformance/test_{kind}.py" for kind in KINDS}
+KIND_FILES = {f"conformance/test_{kind}.py" for kind in (*KINDS, "admit_pressure", "group_cost")}
 DECLARED_ONLY = {
     "test_lifecycles.py": "each mutant would be searched by hypothesis for minutes",
     "test_metamorphic.py": "whole workloads, each replayed at least twice",

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+import tomllib
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from kvsuite.engine import environments, registry
 from kvsuite.engine.config import EngineConfig
 from kvsuite.engine.contiguous.controls import ContiguousMax
+from kvsuite.engine.contract import Capability
+from kvsuite.engine.hosted.engine import HostedEngine
 from kvsuite.engine.reference import ReferenceEngine
-from kvsuite.engine.registry import describe_engines, engine_names, open_engine
-from kvsuite.errors import ConfigError, EngineError, UnknownEngine
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from kvsuite.engine.registry import describe_engines, engine_names, open_any_engine, open_engine
+from kvsuite.errors import ConfigError, EngineError, EnvironmentUnavailable, UnknownEngine
 
 MakeConfig = Callable[..., EngineConfig]
 Install = Callable[..., None]
@@ -83,11 +85,50 @@ def test_an_unknown_mutant_lists_the_known_ones(make_config: MakeConfig) -> None
         open_engine("mutant:nothing", make_config())
 
 
-def test_a_version_is_not_available_yet(make_config: MakeConfig) -> None:
-    with pytest.raises(
-        EngineError, match=r"versions in environments of their own are not available yet; install"
-    ):
-        open_engine("vllm@0.11", make_config())
+@pytest.mark.parametrize("name", ["vlm@0.11", "vllm@", "@1", "reference@1"])
+def test_versions_are_had_of_real_engines_only(name: str, make_config: MakeConfig) -> None:
+    with pytest.raises(UnknownEngine, match=rf"'{name}': expected NAME@VERSION .* one of vllm, transformers"):
+        open_engine(name, make_config())
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Let this interpreter be the environment of every version; what was asked for is noted."""
+    found: list[tuple[str, str]] = []
+
+    def ensure(name: str, version: str) -> environments.Environment:
+        if version == "0":
+            raise EnvironmentUnavailable(f"{name} has no version {version}")
+        found.append((name, version))
+        return environments.Environment(name, version, "full", Path(sys.executable), Path(sys.prefix))
+
+    monkeypatch.setattr(environments, "ensure", ensure)
+    monkeypatch.setitem(registry.ADAPTERS, "reference", "kvsuite.engine.reference:ReferenceEngine")
+    return found
+
+
+def test_a_version_runs_in_its_environment(asked: list[tuple[str, str]], make_config: MakeConfig) -> None:
+    """The engine goes by its own name there, and tells its own version."""
+    engine = open_engine("reference@newest", make_config())
+    assert asked == [("reference", "newest")]
+    assert isinstance(engine, HostedEngine)
+    assert engine.spec == open_engine("reference", make_config()).spec
+
+
+def test_an_environment_that_cannot_be_had_is_no_fault_of_the_engine(
+    asked: list[tuple[str, str]], make_config: MakeConfig
+) -> None:
+    with pytest.raises(EnvironmentUnavailable, match=r"^reference has no version 0$"):
+        open_engine("reference@0", make_config())
+    assert asked == []
+
+
+def test_real_engines_are_listed_by_what_they_are() -> None:
+    """Their first line is read without their package."""
+    found = {engine.name: engine for engine in describe_engines()}
+    for name in ("vllm", "transformers", "sglang", "lmdeploy", "tokasaurus"):
+        assert found[name].error is None, name
+        assert found[name].summary
 
 
 def test_mutants_are_listed_nowhere() -> None:
@@ -171,3 +212,13 @@ def test_a_claim_without_its_verb_is_refused(install: Install, make_config: Make
 def test_a_refused_configuration_is_told_as_it_is(make_config: MakeConfig) -> None:
     with pytest.raises(ConfigError, match="unknown option 'x'"):
         open_engine("reference", make_config(options={"x": 1}))
+
+
+def test_every_capability_is_claimed_by_a_built_in_engine(make_config: MakeConfig) -> None:
+    """So that each case that asks for one runs on a sound engine, and none is a promise on paper."""
+    ini = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    names = ["reference", *ini["tool"]["pytest"]["kvsuite_specimens"]]
+    built_in = {engine.name for engine in describe_engines() if engine.origin == "built-in"}
+    assert set(names) <= built_in
+    specs = [open_any_engine(name, make_config(max_model_tokens=64)).spec for name in names]
+    assert set().union(*(spec.capabilities for spec in specs)) == set(Capability)

@@ -99,7 +99,10 @@ def test_the_baseline_moves_only_on_demand(store: GoldenStore, observe: Callable
     assert store.baseline("acme") == old
     assert store.set_baseline("acme", new[:4]) == new
     assert store.baseline("acme") == new
-    with pytest.raises(GoldenError, match=rf"'zz' names 0 .* one of {min(old, new)}, {max(old, new)}"):
+    assert store.set_baseline("acme", "1.0") == old, "by version"
+    assert store.set_baseline("acme", "1.1") == new
+    listed = ", ".join(sorted([rf"{old} \(version 1\.0\)", rf"{new} \(version 1\.1\)"]))
+    with pytest.raises(GoldenError, match=rf"'zz' names 0 .* one of {listed}"):
         store.set_baseline("acme", "zz")
     with pytest.raises(GoldenError, match="record goldens first"):
         store.set_baseline("unknown", new)

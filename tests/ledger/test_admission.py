@@ -117,6 +117,23 @@ def test_never_is_said_of_more_than_the_usable_blocks(
     assert names(laws.never_fits(refused(tokens, (10, 3, 2), reason=reason))) == broken
 
 
+@pytest.mark.parametrize(
+    ("tokens", "kept", "reason", "broken"),
+    [
+        (36, 1, RefusalReason.NEVER_FITS, []),  # 9 blocks of 9, and 1 is never given away
+        (36, 1, RefusalReason.NO_BLOCKS, []),  # or it is, once nothing runs
+        (32, 1, RefusalReason.NEVER_FITS, ["progress"]),
+        (32, 2, RefusalReason.NEVER_FITS, []),
+        (37, 2, RefusalReason.WATERMARK, ["progress"]),
+    ],
+)
+def test_never_may_be_said_of_what_a_watermark_keeps_out(
+    tokens: int, kept: int, reason: RefusalReason, broken: list[str]
+) -> None:
+    offer = refused(tokens, (10, 3, 2), reason=reason)
+    assert names(laws.never_fits(offer, kept)) == broken
+
+
 def test_a_watermark_is_left_beside_live_sequences() -> None:
     offer = accepted(16, [4, 5, 6, 7])
     assert names(laws.headroom_kept(offer, 1)) == []
@@ -181,3 +198,10 @@ def test_a_packed_batch_never_stands_alone() -> None:
     assert names(laws.packing_control(pressed, pressed)) == ["packing"]
     done = timeline({"refused_admissions": 2, "refused_growths": 1}, {"preempted": 1})
     assert laws.Pressure.of(done.pools[0]) == laws.Pressure("device/g0/r0", 3, 1)
+
+
+def test_a_prompt_that_was_admitted_whole_is_refused_no_chunk() -> None:
+    assert list(laws.chunk_granted(SPEC, "long", 30, 12, True, 3)) == []
+    (found,) = laws.chunk_granted(SPEC, "long", 30, 12, False, 3)
+    assert (found.invariant, found.step, found.pool) == ("promise", 3, str(SPEC.key))
+    assert found.message.startswith("long was admitted whole and is refused a chunk at 12 of 30 tokens")

@@ -7,6 +7,7 @@ import pytest
 from kvsuite.engine.snapshot import PoolKey, PoolKind, PoolSpec
 from kvsuite.ledger.prefix_keys import (
     ComputedPrefixes,
+    cached_full,
     hit_unit,
     hits_computed,
     hits_kept,
@@ -77,3 +78,13 @@ def test_a_block_in_two_tables_holds_one_content(table: list[int], alike: bool) 
     contents = {A: SYSTEM_ONE, B: SYSTEM_TWO}
     found = list(shared_alike(POOL, tables, contents, {A: 9, B: 9}, 1, null_ids=[0]))
     assert bool(found) == (not alike)
+
+
+@pytest.mark.parametrize(
+    ("cached", "tokens", "broken"), [(0, 3, 0), (1, 3, 1), (1, 4, 0), (2, 7, 1), (2, 8, 0), (3, 8, 1)]
+)
+def test_no_more_blocks_are_cached_than_were_filled(cached: int, tokens: int, broken: int) -> None:
+    """In blocks of 4: three tokens fill none, seven fill one, eight fill two."""
+    found = list(cached_full(POOL, cached, tokens, 5))
+    assert [(v.invariant, v.step, v.pool) for v in found] == [("keys", 5, str(POOL.key))] * broken
+    assert all(f"{cached} blocks are cached, of which {tokens // 4} were filled" in v.message for v in found)

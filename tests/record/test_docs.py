@@ -7,6 +7,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+from kvsuite.record.drift_rows import DriftColumn, DriftFootprint, DriftPool, DriftRow
 from kvsuite.record.schema import SCHEMA_VERSION, AnyLine, ComparisonRow, MatrixRow, PoolFacts, SweepRow
 
 PAGE = (Path(__file__).parents[2] / "docs" / "run-record.md").read_text(encoding="utf-8")
@@ -28,7 +29,13 @@ def test_every_field_of_every_kind_is_documented(line: type[msgspec.Struct]) -> 
 
 @pytest.mark.parametrize(
     ("kind", "part"),
-    [("engine", PoolFacts), ("comparison", ComparisonRow), ("sweep", SweepRow), ("matrix", MatrixRow)],
+    [
+        ("engine", PoolFacts),
+        ("comparison", ComparisonRow),
+        ("sweep", SweepRow),
+        ("matrix", MatrixRow),
+        *(("drift", part) for part in (DriftRow, DriftPool, DriftColumn, DriftFootprint)),
+    ],
 )
 def test_every_field_inside_a_line_is_documented(kind: str, part: type[msgspec.Struct]) -> None:
     missing = [field.name for field in msgspec.structs.fields(part) if f"`{field.name}`" not in section(kind)]
@@ -47,3 +54,10 @@ def test_every_outcome_and_verdict_is_named(field: str) -> None:
     kind = str(line.__struct_config__.tag)
     (found,) = [f for f in msgspec.structs.fields(line) if f.name == field]
     assert [word for word in get_args(found.type) if f"`{word}`" not in section(kind)] == []
+
+
+def test_every_verdict_on_drift_is_named() -> None:
+    (found,) = [f for f in msgspec.structs.fields(DriftRow) if f.name == "verdict"]
+    words = get_args(get_args(found.type)[0])
+    assert len(words) == 3
+    assert [word for word in words if f"`{word}`" not in section("drift")] == []

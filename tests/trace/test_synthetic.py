@@ -21,6 +21,7 @@ NAMES = (
     "chat",
     "long-context",
     "shared-prefix",
+    "shared-prompts",
     "cancel-burst",
     "divergence-burst",
     "thrash",
@@ -110,6 +111,29 @@ def test_shared_prefix_is_400_tokens_of_every_prompt() -> None:
 
     assert (len(trace), len(heads)) == (200, 1)
     assert summarize(trace).hit_tokens == 199 * 400
+
+
+def test_shared_prompts_are_24_in_whole_blocks_of_16() -> None:
+    trace = synthetic("shared-prompts")
+    lengths = trace.prompt_tokens.tolist()
+    # 1 to 23 tokens of its own follow 64, 128, 256 or 512 shared ones, so the length tells which.
+    heads = [next(n for n in (64, 128, 256, 512) if 1 <= length - n <= 23) for length in lengths]
+    keys = {trace.prompt(k).block_keys(16)[head // 16 - 1]: head for k, head in enumerate(heads)}
+
+    assert (len(trace), len(keys)) == (1500, 24)
+    assert set(keys.values()) == {64, 128, 256, 512}
+    assert sum(keys.values()) == 5_248
+    # In a cache that forgets nothing, all is found but the first use of each, and nothing beyond.
+    assert summarize(trace).hit_tokens == sum(heads) - 5_248
+
+
+def test_shared_prompts_come_one_a_step() -> None:
+    trace = synthetic("shared-prompts")
+    gaps = np.diff(trace.arrival_us)
+
+    assert set(gaps.tolist()) == {0, STEP_US, 2 * STEP_US}
+    assert 0.95 < gaps.mean() / STEP_US < 1.05
+    assert set(trace.output_tokens.tolist()) == set(range(23))
 
 
 def test_cancel_burst_cancels_half_in_every_way() -> None:

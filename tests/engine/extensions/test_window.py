@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kvsuite.cache.layout import model_layout
 from kvsuite.engine.config import EngineConfig
-from kvsuite.engine.contract import Capability, Release
+from kvsuite.engine.contract import Admission, Capability, Release
 from kvsuite.engine.extensions.window import WindowEngine
 from kvsuite.engine.registry import open_engine
 from kvsuite.engine.snapshot import Int64Array, PoolKey, PoolKind
@@ -20,7 +20,8 @@ from kvsuite.replay.driver import replay
 from kvsuite.replay.scene import Scene
 from kvsuite.replay.worker import ProbeWorker
 from kvsuite.trace.load import load_trace
-from kvsuite.trace.model import RequestId, Trace
+from kvsuite.trace.model import RequestId, Trace, TraceSource
+from kvsuite.trace.rows import Row, trace_of
 from kvsuite.trace.tokens import TokenContent, TokenRun
 
 MakeTrace = Callable[..., Trace]
@@ -232,3 +233,57 @@ def test_a_prompt_is_read_before_its_window_lets_go_of_it(make_trace: MakeTrace)
     assert found.invariant == "content"
     assert "token 0 of r0" in found.message
     assert "before it leaves its window (1 tokens" in found.message
+
+
+class NullsHitsAtAdmission(WindowEngine):
+    """Never holds the found blocks that lie before the window; ``extra`` more are a fault."""
+
+    extra = 0
+
+    def admit(
+        self,
+        request_id: RequestId,
+        prompt: TokenRun,
+        *,
+        first_chunk_tokens: int,
+        max_tokens: int | None = None,
+    ) -> Admission:
+        admission = super().admit(
+            request_id, prompt, first_chunk_tokens=first_chunk_tokens, max_tokens=max_tokens
+        )
+        gone = self.due(admission.hit_tokens)
+        if gone:
+            self.cache.let_go(request_id, 0, gone + self.extra)
+            self._let_go[request_id] = gone + self.extra
+        return admission
+
+
+class NullsOneTooMany(NullsHitsAtAdmission):
+    """Lets go of a block that the window still needs."""
+
+    extra = 1
+
+
+@pytest.mark.parametrize(
+    ("engine_type", "broken"),
+    [(WindowEngine, set()), (NullsHitsAtAdmission, set()), (NullsOneTooMany, {"window"})],
+)
+@pytest.mark.parametrize("read_all", [False, True])
+def test_found_blocks_before_the_window_may_be_null_at_once(
+    engine_type: type[WindowEngine], broken: set[str], read_all: bool
+) -> None:
+    """A prompt of 42 that is found up to 40, with a window of 9: 8 blocks of 4 lie before it."""
+    rows = [
+        Row(request_id=name, timestamp=at, input_length=42, output_length=6, hash_ids=[*range(11)])
+        for name, at in (("a", 0), ("b", 1000))
+    ]
+    trace = trace_of(rows, TraceSource("by hand", "again"), block_size=4)
+    engine = engine_type(EngineConfig(model_layout("tiny"), 4, 32, options={"window_tokens": 9}))
+    done = replay(trace, engine, read_all=read_all)
+    assert done.outcomes[1].hit_tokens == 40
+    assert {violation.invariant for violation in done.violations} & {"window"} == broken
+    if not broken:
+        assert done.violations == ()
+        pool = done.timeline.pools[0]
+        held = 2 if engine_type is NullsHitsAtAdmission else 10
+        assert pool.total("reactivated") == held

@@ -65,10 +65,10 @@ class ToyPages:
         first_chunk_tokens: int,
         max_tokens: int | None = None,
     ) -> Admission:
-        """Open a stream; the page manager finds shared pages by the prompt's token ids."""
+        """Open a stream; the page manager finds shared pages by the prompt's token ids and scope."""
         del max_tokens
         try:
-            found = self.pages.open(request_id, _ids(prompt), first_chunk_tokens)
+            found = self.pages.open(request_id, _ids(prompt), first_chunk_tokens, prompt.scope.encode())
         except PoolFull as full:
             return Admission(refusal=self._refusal(full))
         return Admission(hit_tokens=found, scheduled_tokens=self.pages.streams[request_id].filled)

@@ -32,6 +32,8 @@ class Stream:
     prompt: int
     filled: int
     pages: list[int]
+    salt: bytes = b""
+    """What its pages' hashes begin from: equal tokens of two salts are never the same page."""
     sealed: int = 0
     owed: int = 0
     """Pages that the rest of its prompt will take."""
@@ -62,13 +64,13 @@ class PageManager:
         self._hash_of: dict[int, bytes] = {}
         self._copies: dict[int, PendingCopy] = {}
 
-    def open(self, name: str, tokens: bytes, first: int) -> int:
+    def open(self, name: str, tokens: bytes, first: int, salt: bytes = b"") -> int:
         """Start a stream with a prompt of int64 ids; what is found and ``first`` tokens more get slots.
 
         Returns how many tokens were found; the last one is never among them. **Raises:** `PoolFull`.
         """
         prompt = array("q", tokens)
-        hashes = self._hashes(prompt, []) if self.share else []
+        hashes = self._hashes(prompt, [], salt) if self.share else []
         found = self._find(hashes[: (len(prompt) - 1) // self.page_tokens])
         wanted = self.pages_for(len(prompt)) - len(found)
         idle = len(self.idle) - sum(page in self.idle for page in found)
@@ -80,7 +82,7 @@ class PageManager:
         filled = min(len(prompt), known + first)
         new = self.pages_for(filled) - len(found)
         stream = Stream(
-            prompt, len(prompt), filled, found + self._take(new), len(found), wanted - new, hashes
+            prompt, len(prompt), filled, found + self._take(new), salt, len(found), wanted - new, hashes
         )
         self.streams[name] = stream
         return known
@@ -116,7 +118,14 @@ class PageManager:
         full = len(whole)
         tokens = stream.tokens[: stream.filled]
         self.streams[copy] = Stream(
-            tokens, stream.prompt, stream.filled, pages, min(stream.sealed, full), 0, stream.hashes[:full]
+            tokens,
+            stream.prompt,
+            stream.filled,
+            pages,
+            stream.salt,
+            min(stream.sealed, full),
+            0,
+            stream.hashes[:full],
         )
         return True
 
@@ -131,7 +140,7 @@ class PageManager:
         filled = min(filled, stream.prompt)
         if not self.share or filled // self.page_tokens <= stream.sealed:
             return
-        stream.hashes = self._hashes(stream.tokens, stream.hashes)
+        stream.hashes = self._hashes(stream.tokens, stream.hashes, stream.salt)
         for at in range(stream.sealed, filled // self.page_tokens):
             page, digest = stream.pages[at], stream.hashes[at]
             if digest not in self._by_hash and page not in self._hash_of:
@@ -153,10 +162,10 @@ class PageManager:
         """Return how many pages ``tokens`` tokens need."""
         return -(-tokens // self.page_tokens)
 
-    def _hashes(self, tokens: array[int], known: list[bytes]) -> list[bytes]:
+    def _hashes(self, tokens: array[int], known: list[bytes], salt: bytes) -> list[bytes]:
         hashes, size = list(known), self.page_tokens
         for at in range(len(known), len(tokens) // size):
-            before = hashes[-1] if hashes else b""
+            before = hashes[-1] if hashes else blake2b(salt, digest_size=16).digest()
             page = tokens[at * size : (at + 1) * size].tobytes()
             hashes.append(blake2b(before + page, digest_size=16).digest())
         return hashes

@@ -1,0 +1,1 @@
+"""Adapters for engines that others make; each imports its engine only when it is opened."""

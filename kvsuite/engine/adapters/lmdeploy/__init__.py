@@ -1,0 +1,3 @@
+"""LMDeploy's PyTorch engine behind the contract: `LmdeployEngine`."""
+
+from kvsuite.engine.adapters.lmdeploy.engine import LmdeployEngine as LmdeployEngine

@@ -1,0 +1,3 @@
+"""tokasaurus behind the contract: `TokasaurusEngine`."""
+
+from kvsuite.engine.adapters.tokasaurus.engine import TokasaurusEngine as TokasaurusEngine

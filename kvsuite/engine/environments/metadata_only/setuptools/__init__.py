@@ -1,0 +1,1 @@
+"""A build backend that runs nothing, under the name that source distributions ask for."""

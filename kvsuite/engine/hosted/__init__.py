@@ -1,0 +1,1 @@
+"""Engines that live in a process and an interpreter of their own."""

@@ -1,0 +1,1 @@
+"""A replay beside an engine in another interpreter: the server that runs there, and what it sends."""
