@@ -5,18 +5,16 @@ The rules are those of `kvsuite.cache.block_pool`, `kvsuite.cache.prefix_cache` 
 
 from __future__ import annotations
 
-import numpy as np
-
 from kvsuite.replay.compiled.columns import Col
-from kvsuite.replay.compiled.jit import compiled
+from kvsuite.replay.compiled.jit import compiled, inlined
 from kvsuite.replay.compiled.state import B, C, State
 
 _END_BITS = 32
-_SPREAD = np.int64(-7046029254386353131)
+_SPREAD = -7046029254386353131
 """2**64 divided by the golden ratio, odd, as a signed number (Knuth, TAOCP vol. 3, 6.4)."""
 
 
-@compiled
+@inlined
 def take_block(s: State) -> int:
     """Return a block held once: the top of the free stack, else the idle block cached longest ago."""
     c = s.c
@@ -24,7 +22,7 @@ def take_block(s: State) -> int:
         c[C.FREE] -= 1
         block = s.blocks[B.FREE, c[C.FREE]]
     else:
-        block = np.int32(c[C.IDLE_HEAD])
+        block = c[C.IDLE_HEAD]
         _unlink(s, block)
         _forget(s, s.key_of[block])
         s.key_of[block] = 0
@@ -34,7 +32,7 @@ def take_block(s: State) -> int:
     return block
 
 
-@compiled
+@inlined
 def hold_block(s: State, block: int) -> None:
     """Add a holder; an idle block comes back into use."""
     refs = s.blocks[B.REFS, block]
@@ -45,7 +43,7 @@ def hold_block(s: State, block: int) -> None:
     s.blocks[B.REFS, block] = refs + 1
 
 
-@compiled
+@inlined
 def drop_block(s: State, block: int) -> bool:
     """Take a holder away; without one a block with a key is idle, else free. True: it was the last."""
     c = s.c
@@ -72,13 +70,13 @@ def drop_block(s: State, block: int) -> bool:
     return True
 
 
-@compiled
+@inlined
 def prefix_key(s: State, segment: int, end: int) -> int:
     """Return the identity of the ``end`` tokens that close in ``segment``: never 0."""
     return (s.segments[0, segment] << _END_BITS) | end
 
 
-@compiled
+@inlined
 def find(s: State, key: int) -> int:
     """Return the block with that key, else -1."""
     mask = len(s.map_keys) - 1
@@ -90,7 +88,7 @@ def find(s: State, key: int) -> int:
     return -1
 
 
-@compiled
+@inlined
 def publish(s: State, key: int, block: int) -> None:
     """Give ``block`` its key, unless either of them is taken."""
     if s.key_of[block] != 0:
@@ -106,9 +104,9 @@ def publish(s: State, key: int, block: int) -> None:
     s.key_of[block] = key
 
 
-@compiled
+@inlined
 def _home(key: int, mask: int) -> int:
-    mixed = np.int64(key) * _SPREAD
+    mixed = key * _SPREAD
     return (mixed ^ (mixed >> 32)) & mask
 
 
@@ -134,7 +132,7 @@ def _forget(s: State, key: int) -> None:
     keys[hole] = 0
 
 
-@compiled
+@inlined
 def _unlink(s: State, block: int) -> None:
     c = s.c
     before, after = s.blocks[B.IDLE_PREVIOUS, block], s.blocks[B.IDLE_NEXT, block]

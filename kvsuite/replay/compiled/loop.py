@@ -31,8 +31,9 @@ def run(s: State, steps: Int64Array, rows: Int64Array) -> int:
 @compiled
 def one_step(s: State, step: int, row: Int64Array) -> None:
     """Take one step, and copy its row to ``row``, int64[columns], what its end adds included."""
-    s.row[:] = 0
     c = s.c
+    for column in range(len(row)):
+        s.row[column] = 0
     if c[C.CARRIED_FREED]:
         s.row[Col.FREED] = c[C.CARRIED_FREED]
         c[C.CARRIED_FREED] = 0
@@ -42,7 +43,8 @@ def one_step(s: State, step: int, row: Int64Array) -> None:
     settle(s, step)
     c[C.CARRIED_FREED] = s.row[Col.FREED] - freed
     s.row[Col.FREED] = freed
-    row[:] = s.row
+    for column in range(len(row)):
+        row[column] = s.row[column]
     c[C.STEP] = step + 1
 
 

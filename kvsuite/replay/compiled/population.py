@@ -5,7 +5,7 @@ The rules are those of `kvsuite.replay.population`.
 
 from __future__ import annotations
 
-from kvsuite.replay.compiled.blocks import drop_block, hold_block
+from kvsuite.replay.compiled.blocks import hold_block
 from kvsuite.replay.compiled.columns import Col
 from kvsuite.replay.compiled.jit import compiled
 from kvsuite.replay.compiled.state import (
@@ -21,8 +21,16 @@ from kvsuite.replay.compiled.state import (
     A,
     C,
     F,
+    Int64Array,
     S,
     State,
+)
+from kvsuite.replay.compiled.tables import (
+    give_up_slot,
+    note_final_length,
+    note_finishing,
+    remove_running,
+    take_slot,
 )
 
 
@@ -43,18 +51,29 @@ def cancel_due(s: State, step: int) -> None:
         count += 1
     if count == 0:
         return
-    s.due[0, :count].sort()
+    _sort(s.due, count)
     for k in range(count):
         request = s.due[0, k]
         if s.fate[F.STATUS, request] == WAITING:
             _stop_waiting(s, request)
         elif s.fate[F.STATUS, request] == RUNNING:
-            _remove_running(s, s.fate[F.SLOT_OF, request])
+            remove_running(s, s.fate[F.SLOT_OF, request])
             give_up_slot(s, s.fate[F.SLOT_OF, request])
         else:
             continue
         end(s, request, CANCELLED, step)
         s.row[Col.CANCELLED] += 1
+
+
+@compiled
+def _sort(due: Int64Array, count: int) -> None:
+    """Sort the first ``count`` of ``due[0]``: what a time of cancellation brought is sorted already."""
+    for k in range(1, count):
+        value, place = due[0, k], k
+        while place > 0 and due[0, place - 1] > value:
+            due[0, place] = due[0, place - 1]
+            place -= 1
+        due[0, place] = value
 
 
 @compiled
@@ -91,7 +110,7 @@ def preempt_youngest(s: State, step: int) -> int:
     request = s.slots[S.REQUEST, slot]
     computed = s.slots[S.LENGTH, slot]
     if computed >= s.fate[F.TARGET, request] and s.fate[F.GENERATED, request] >= s.asked[A.OUTPUT, request]:
-        _note_final_length(s, computed)
+        note_final_length(s, computed)
     if s.fate[F.FIRST_TOKEN_STEP, request] == step:
         s.fate[F.FIRST_TOKEN_STEP, request] = -1
     s.fate[F.WRITTEN_BEFORE, request] = max(s.fate[F.WRITTEN_BEFORE, request], computed)
@@ -113,81 +132,11 @@ def preempt_youngest(s: State, step: int) -> int:
 
 
 @compiled
-def take_slot(s: State, request: int, step: int) -> int:
-    """Give ``request`` a slot with an empty table, as the youngest of the running."""
-    c = s.c
-    c[C.FREE_SLOTS] -= 1
-    slot = s.free_slots[c[C.FREE_SLOTS]]
-    s.running[c[C.RUNNING]] = slot
-    c[C.RUNNING] += 1
-    s.slots[S.REQUEST, slot] = request
-    s.fate[F.SLOT_OF, request] = slot
-    s.fate[F.STATUS, request] = RUNNING
-    s.slots[S.ENTRIES, slot] = 0
-    s.slots[S.SEEN_ENTRIES, slot] = 0
-    s.slots[S.LENGTH, slot] = 0
-    s.slots[S.PROMISED, slot] = 0
-    s.slots[S.PUBLISHED, slot] = 0
-    s.slots[S.SEGMENT, slot] = s.segment_offsets[request]
-    s.slots[S.MAY_SHARE_TAIL, slot] = 0
-    s.slots[S.FINISHING, slot] = 0
-    s.slots[S.COPIED_NOW, slot] = 0
-    if s.fate[F.ADMITTED_STEP, request] < 0:
-        s.fate[F.ADMITTED_STEP, request] = step
-    if c[C.FORKS] and s.child_offsets[request + 1] > s.child_offsets[request]:
-        c[C.PARENTS] += 1
-    s.by_length[c[C.ORDERED]] = slot
-    c[C.ORDERED] += 1
-    return slot
-
-
-@compiled
-def give_up_slot(s: State, slot: int) -> None:
-    """Drop the blocks of a slot, tail first, and free it; ``freed`` counts blocks that a row has shown."""
-    c = s.c
-    request = s.slots[S.REQUEST, slot]
-    seen, freed = s.slots[S.SEEN_ENTRIES, slot], 0
-    for entry in range(s.slots[S.ENTRIES, slot] - 1, -1, -1):
-        if drop_block(s, s.table[slot, entry]) and entry < seen:
-            freed += 1
-    s.row[Col.FREED] += freed
-    s.gone[c[C.GONE], 0] = slot
-    s.gone[c[C.GONE], 1] = seen
-    c[C.GONE] += 1
-    if s.slots[S.COPIED_NOW, slot]:
-        for k in range(c[C.COPIES]):
-            if s.copies[k, 0] == slot:
-                s.copies[k, 3] = 0
-    if s.slots[S.LENGTH, slot] < s.fate[F.TARGET, request]:
-        c[C.PREFILLING] -= 1
-    if s.slots[S.FINISHING, slot]:
-        c[C.FINISHING] -= 1
-    if c[C.FORKS] and s.child_offsets[request + 1] > s.child_offsets[request]:
-        c[C.PARENTS] -= 1
-    c[C.PROMISED] -= s.slots[S.PROMISED, slot]
-    c[C.LOGICAL] -= s.slots[S.LENGTH, slot]
-    c[C.TABLE_ENTRIES] -= s.slots[S.ENTRIES, slot]
-    s.slots[S.REQUEST, slot] = -1
-    s.fate[F.SLOT_OF, request] = -1
-    s.free_slots[c[C.FREE_SLOTS]] = slot
-    c[C.FREE_SLOTS] += 1
-
-
-@compiled
 def stop_waiting_first(s: State) -> int:
     """Take the head of the queue out, and return it."""
     request = s.c[C.WAIT_HEAD]
     _stop_waiting(s, request)
     return request
-
-
-@compiled
-def note_finishing(s: State, slot: int) -> None:
-    """Mark a sequence that decodes and may have all its tokens."""
-    request = s.slots[S.REQUEST, slot]
-    if s.fate[F.GENERATED, request] >= s.asked[A.OUTPUT, request] and not s.slots[S.FINISHING, slot]:
-        s.slots[S.FINISHING, slot] = 1
-        s.c[C.FINISHING] += 1
 
 
 @compiled
@@ -225,7 +174,7 @@ def finish_due(s: State, step: int) -> None:
             kept += 1
             continue
         request = s.slots[S.REQUEST, slot]
-        _note_final_length(s, s.slots[S.LENGTH, slot])
+        note_final_length(s, s.slots[S.LENGTH, slot])
         give_up_slot(s, slot)
         end(s, request, FINISHED, step)
         s.row[Col.FINISHED] += 1
@@ -339,20 +288,3 @@ def _stop_waiting(s: State, request: int) -> None:
     else:
         c[C.WAIT_TAIL] = before
     c[C.WAITING] -= 1
-
-
-@compiled
-def _remove_running(s: State, slot: int) -> None:
-    count = s.c[C.RUNNING] - 1
-    k = 0
-    while s.running[k] != slot:
-        k += 1
-    for place in range(k, count):
-        s.running[place] = s.running[place + 1]
-    s.c[C.RUNNING] = count
-
-
-@compiled
-def _note_final_length(s: State, length: int) -> None:
-    s.final_lengths[s.c[C.FINAL_LENGTHS]] = length
-    s.c[C.FINAL_LENGTHS] += 1

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsuite.errors import TraceError
 from kvsuite.replay.compiled.state import A
 from kvsuite.trace.model import ABSENT, ForkKind
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from kvsuite.replay.compiled.state import Int64Array
     from kvsuite.trace.model import Trace
 
+_MAX_KEY = 2**31 - 1
 _NO_END = 2**62
 """Stands for the end of a request's last segment, which has none."""
 
@@ -95,4 +97,16 @@ def _segments(trace: Trace) -> tuple[Int64Array, Int64Array]:
         start = offsets[index]
         keys[start : start + len(content.keys)] = content.keys
         ends[start : start + len(content.ends)] = content.ends
+    if trace.scopes:
+        keys[:] = _keys_in_scopes(trace, keys, sizes)
+    if int(keys.max(initial=0)) > _MAX_KEY:
+        raise TraceError(f"{int(keys.max())} different prefixes: keys of 31 bits tell {_MAX_KEY} apart")
     return offsets, segments
+
+
+def _keys_in_scopes(trace: Trace, keys: Int64Array, sizes: Int64Array) -> Int64Array:
+    """Return keys that are equal only where key and scope are; a sample or beam has its parent's scope."""
+    names = [trace.content(index).scope for index in range(len(trace))]
+    scopes = np.unique(names, return_inverse=True)[1]
+    pairs = np.stack([np.repeat(scopes, sizes), keys])
+    return np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvsuite.replay.compiled.columns import Col
-from kvsuite.replay.compiled.jit import compiled
+from kvsuite.replay.compiled.jit import compiled, inlined
 from kvsuite.replay.compiled.state import B, C, F, S, State
 
 _ORDER_BASE = 0x100000001B3
@@ -109,7 +109,7 @@ def _enter(s: State, block: int) -> int:
     return 1
 
 
-@compiled
+@inlined
 def _note_order(s: State, block: int) -> None:
     c = s.c
     if s.blocks[B.FIRST_USE, block] < 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvsuite.replay.compiled.blocks import drop_block, find, hold_block, prefix_key, publish, take_block
+from kvsuite.replay.compiled.admission import admit
 from kvsuite.replay.compiled.columns import Col
 from kvsuite.replay.compiled.jit import compiled
 from kvsuite.replay.compiled.population import (
@@ -10,13 +10,11 @@ from kvsuite.replay.compiled.population import (
     cancel_due,
     finish_due,
     fork_due,
-    note_finishing,
     plan_cancel,
     preempt_youngest,
-    stop_waiting_first,
-    take_slot,
 )
-from kvsuite.replay.compiled.state import NO_BLOCKS, PROMISED, WATERMARK, A, B, C, F, S, State
+from kvsuite.replay.compiled.state import A, C, F, S, State
+from kvsuite.replay.compiled.tables import grow, note_finishing, note_write, publish_full
 
 
 @compiled
@@ -43,7 +41,7 @@ def begin(s: State, step: int) -> None:
     if c[C.PREFILLING]:
         budget = _prefill(s, budget, step)
     if c[C.WAITING] and not c[C.PRESSED]:
-        _admit(s, budget, step)
+        admit(s, budget, step)
     _drop_lapsed_writes(s)
     s.row[Col.WAITING] = c[C.WAITING]
 
@@ -53,7 +51,7 @@ def settle(s: State, step: int) -> None:
     """Publish what the step has filled, then fork and end what is due."""
     if s.c[C.PREFIX_CACHE]:
         for k in range(s.c[C.WRITES]):
-            _publish_full(s, s.writes[k, 0])
+            publish_full(s, s.writes[k, 0])
     fork_due(s, step)
     finish_due(s, step)
 
@@ -71,7 +69,7 @@ def _decode(s: State, step: int) -> None:
         if length < s.fate[F.TARGET, request]:
             continue
         wanting = length == s.slots[S.ENTRIES, slot] * size or s.slots[S.MAY_SHARE_TAIL, slot] == 1
-        if wanting and not _grow(s, slot, length + 1) and not _make_room(s, slot, length + 1, step):
+        if wanting and not grow(s, slot, length + 1) and not _make_room(s, slot, length + 1, step):
             continue
         s.slots[S.LENGTH, slot] = length + 1
         s.fate[F.TARGET, request] = length + 1
@@ -84,7 +82,7 @@ def _decode(s: State, step: int) -> None:
             note_finishing(s, slot)
         if generated == s.asked[A.CANCEL_AFTER, request]:
             plan_cancel(s, request, step)
-        _write(s, slot, length, length + 1, 0)
+        note_write(s, slot, length, length + 1, 0)
 
 
 @compiled
@@ -99,7 +97,7 @@ def _prefill(s: State, budget: int, step: int) -> int:
         if start >= target:
             continue
         stop = min(target, start + budget)
-        if not _grow(s, slot, stop) and not _make_room(s, slot, stop, step):
+        if not grow(s, slot, stop) and not _make_room(s, slot, stop, step):
             continue
         s.slots[S.LENGTH, slot] = stop
         c[C.LOGICAL] += stop - start
@@ -107,107 +105,8 @@ def _prefill(s: State, budget: int, step: int) -> int:
         if stop == target:
             c[C.PREFILLING] -= 1
             note_finishing(s, slot)
-        _write(s, slot, start, stop, 0)
+        note_write(s, slot, start, stop, 0)
     return budget
-
-
-@compiled
-def _admit(s: State, budget: int, step: int) -> None:
-    c = s.c
-    while c[C.WAITING] and c[C.RUNNING] < c[C.MAX_SEQUENCES] and budget > 0:
-        request = c[C.WAIT_HEAD]
-        hits = _hits(s, request)
-        if not _fits(s, request, hits):
-            c[C.PRESSED] = 1
-            s.row[Col.REFUSED_ADMISSIONS] += 1
-            return
-        stop_waiting_first(s)
-        start, stop = _seat(s, request, hits, min(budget, s.fate[F.TARGET, request]), step)
-        budget -= stop - start
-
-
-@compiled
-def _seat(s: State, request: int, hits: int, chunk: int, step: int) -> tuple[int, int]:
-    """Admit ``request`` with its first ``hits`` blocks found; return what it writes."""
-    c = s.c
-    size = c[C.BLOCK_SIZE]
-    target = s.fate[F.TARGET, request]
-    start = hits * size
-    stop = min(target, start + chunk)
-    first = s.fate[F.ADMITTED_STEP, request] < 0
-    slot = take_slot(s, request, step)
-    for entry in range(hits):
-        block = s.hit_blocks[entry]
-        s.row[Col.REACTIVATED] += s.blocks[B.REFS, block] == 0
-        hold_block(s, block)
-        s.table[slot, entry] = block
-    s.slots[S.ENTRIES, slot] = hits
-    s.slots[S.SEEN_ENTRIES, slot] = hits
-    s.slots[S.PUBLISHED, slot] = hits
-    c[C.TABLE_ENTRIES] += hits
-    total = (target + size - 1) // size
-    s.slots[S.PROMISED, slot] = total - hits
-    c[C.PROMISED] += total - hits
-    _append_blocks(s, slot, (stop + size - 1) // size)
-    s.slots[S.LENGTH, slot] = stop
-    c[C.LOGICAL] += stop
-    if stop < target:
-        c[C.PREFILLING] += 1
-    else:
-        note_finishing(s, slot)
-    if first:
-        s.fate[F.HIT_TOKENS, request] = start
-        s.row[Col.HIT] += start
-    else:
-        s.row[Col.RESUMED_HIT] += start
-    if s.fate[F.GENERATED, request] > 0 and s.fate[F.FIRST_TOKEN_STEP, request] < 0:
-        s.fate[F.FIRST_TOKEN_STEP, request] = step
-    s.row[Col.ADMITTED] += 1
-    s.row[Col.RECOMPUTED] += max(0, min(s.fate[F.WRITTEN_BEFORE, request], stop) - start)
-    _write(s, slot, start, stop, start)
-    return start, stop
-
-
-@compiled
-def _hits(s: State, request: int) -> int:
-    """Find the leading blocks of a prompt that are known, into ``s.hit_blocks``; return how many.
-
-    At least one token stays to be computed.
-    """
-    if not s.c[C.PREFIX_CACHE]:
-        return 0
-    size = s.c[C.BLOCK_SIZE]
-    segment = s.segment_offsets[request]
-    limit = (s.fate[F.TARGET, request] - 1) // size
-    for entry in range(limit):
-        segment = _segment_at(s, segment, (entry + 1) * size)
-        block = find(s, prefix_key(s, segment, (entry + 1) * size))
-        if block < 0:
-            return entry
-        s.hit_blocks[entry] = block
-    return limit
-
-
-@compiled
-def _fits(s: State, request: int, hits: int) -> bool:
-    """Ask the gate of `kvsuite.cache.paged.PagedCache.admit`; a refusal is counted by its reason."""
-    c = s.c
-    size = c[C.BLOCK_SIZE]
-    idle_hits = 0
-    for entry in range(hits):
-        idle_hits += s.blocks[B.REFS, s.hit_blocks[entry]] == 0
-    needed = (s.fate[F.TARGET, request] + size - 1) // size - hits
-    spare = c[C.FREE] + c[C.IDLE] - idle_hits - needed
-    watermark = c[C.WATERMARK] if c[C.RUNNING] else 0
-    if watermark <= spare - c[C.PROMISED]:
-        return True
-    if spare < 0:
-        s.refusals[NO_BLOCKS] += 1
-    elif spare < c[C.PROMISED]:
-        s.refusals[PROMISED] += 1
-    else:
-        s.refusals[WATERMARK] += 1
-    return False
 
 
 @compiled
@@ -218,82 +117,9 @@ def _make_room(s: State, slot: int, length: int, step: int) -> bool:
     while True:
         if preempt_youngest(s, step) == slot:
             return False
-        if _grow(s, slot, length):
+        if grow(s, slot, length):
             return True
         s.row[Col.REFUSED_GROWTHS] += 1
-
-
-@compiled
-def _grow(s: State, slot: int, length: int) -> bool:
-    """Take the blocks for ``length`` tokens, a private copy of a shared tail among them; all or nothing."""
-    c = s.c
-    size = c[C.BLOCK_SIZE]
-    entries = s.slots[S.ENTRIES, slot]
-    new = (length + size - 1) // size - entries
-    filled = s.slots[S.LENGTH, slot] % size
-    copies = 0
-    if s.slots[S.MAY_SHARE_TAIL, slot]:
-        copies = int(filled > 0 and s.blocks[B.REFS, s.table[slot, entries - 1]] > 1)
-    if new + copies > c[C.FREE] + c[C.IDLE]:
-        return False
-    s.slots[S.MAY_SHARE_TAIL, slot] = 0
-    if copies:
-        source = s.table[slot, entries - 1]
-        target = take_block(s)
-        s.table[slot, entries - 1] = target
-        drop_block(s, source)
-        place = c[C.COPIES]
-        s.copies[place, 0] = slot
-        s.copies[place, 1] = entries - 1
-        s.copies[place, 2] = source
-        s.copies[place, 3] = filled
-        c[C.COPIES] += 1
-        s.slots[S.COPIED_NOW, slot] = 1
-    _append_blocks(s, slot, entries + new)
-    return True
-
-
-@compiled
-def _append_blocks(s: State, slot: int, entries: int) -> None:
-    c = s.c
-    old = s.slots[S.ENTRIES, slot]
-    for entry in range(old, entries):
-        s.table[slot, entry] = take_block(s)
-    s.slots[S.ENTRIES, slot] = entries
-    c[C.TABLE_ENTRIES] += entries - old
-    kept_promise = max(0, s.slots[S.PROMISED, slot] - (entries - old))
-    c[C.PROMISED] += kept_promise - s.slots[S.PROMISED, slot]
-    s.slots[S.PROMISED, slot] = kept_promise
-
-
-@compiled
-def _publish_full(s: State, slot: int) -> None:
-    size = s.c[C.BLOCK_SIZE]
-    full = s.slots[S.LENGTH, slot] // size
-    segment = s.slots[S.SEGMENT, slot]
-    for entry in range(s.slots[S.PUBLISHED, slot], full):
-        segment = _segment_at(s, segment, (entry + 1) * size)
-        publish(s, prefix_key(s, segment, (entry + 1) * size), s.table[slot, entry])
-    s.slots[S.SEGMENT, slot] = segment
-    s.slots[S.PUBLISHED, slot] = full
-
-
-@compiled
-def _segment_at(s: State, segment: int, end: int) -> int:
-    """Return the segment that holds the token before ``end``, walking on from ``segment``."""
-    while s.segments[1, segment] < end:
-        segment += 1
-    return segment
-
-
-@compiled
-def _write(s: State, slot: int, start: int, stop: int, hit: int) -> None:
-    place = s.c[C.WRITES]
-    s.writes[place, 0] = slot
-    s.writes[place, 1] = start
-    s.writes[place, 2] = stop
-    s.writes[place, 3] = hit
-    s.c[C.WRITES] += 1
 
 
 @compiled
