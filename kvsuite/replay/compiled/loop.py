@@ -1,0 +1,54 @@
+"""Steps in a row, a ledger row each, into a buffer that the caller empties."""
+
+from __future__ import annotations
+
+from kvsuite.replay.compiled.columns import Col
+from kvsuite.replay.compiled.jit import compiled
+from kvsuite.replay.compiled.rows import take_row
+from kvsuite.replay.compiled.state import C, Int64Array, State
+from kvsuite.replay.compiled.step import begin, next_step, settle
+
+
+@compiled
+def run(s: State, steps: Int64Array, rows: Int64Array) -> int:
+    """Take steps until ``rows``, int64[n, columns], are full or all is done; return how many were taken.
+
+    ``steps``, int64[n], receives the number of each. Fewer than n rows with work left means that the list of
+    final lengths is to be collected first: see `is_done`.
+    """
+    c = s.c
+    taken = 0
+    while taken < len(steps) and c[C.FINAL_LENGTHS] + 2 * c[C.MAX_SEQUENCES] < len(s.final_lengths):
+        step = next_step(s, c[C.STEP])
+        if step < 0:
+            return taken
+        one_step(s, step, rows[taken])
+        steps[taken] = step
+        taken += 1
+    return taken
+
+
+@compiled
+def one_step(s: State, step: int, row: Int64Array) -> None:
+    """Take one step, and copy its row to ``row``, int64[columns], what its end adds included."""
+    c = s.c
+    for column in range(len(row)):
+        s.row[column] = 0
+    if c[C.CARRIED_FREED]:
+        s.row[Col.FREED] = c[C.CARRIED_FREED]
+        c[C.CARRIED_FREED] = 0
+    begin(s, step)
+    take_row(s)
+    freed = s.row[Col.FREED]
+    settle(s, step)
+    c[C.CARRIED_FREED] = s.row[Col.FREED] - freed
+    s.row[Col.FREED] = freed
+    for column in range(len(row)):
+        row[column] = s.row[column]
+    c[C.STEP] = step + 1
+
+
+@compiled
+def is_done(s: State) -> bool:
+    """Return whether every request has ended."""
+    return next_step(s, s.c[C.STEP]) < 0

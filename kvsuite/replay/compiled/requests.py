@@ -1,0 +1,112 @@
+"""The columns of a trace as the compiled core wants them: steps in place of times, segments in one array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsuite.errors import TraceError
+from kvsuite.replay.compiled.state import A
+from kvsuite.trace.model import ABSENT, ForkKind
+
+if TYPE_CHECKING:
+    from kvsuite.replay.compiled.state import Int64Array
+    from kvsuite.trace.model import Trace
+
+_MAX_KEY = 2**31 - 1
+_NO_END = 2**62
+"""Stands for the end of a request's last segment, which has none."""
+
+
+@dataclass(frozen=True)
+class Requests:
+    """Shapes: R requests, P of them without a parent, K children, G segments in all."""
+
+    arrivals: Int64Array
+    """int64[P]: requests that arrive by themselves, in order."""
+    asked: Int64Array
+    """int64[A, R]: see `kvsuite.replay.compiled.state.A`."""
+    cancel_order: Int64Array
+    """Requests with a time of cancellation, by step and index."""
+    child_offsets: Int64Array
+    """int64[R + 1] into ``children``; empty where nobody has children."""
+    children: Int64Array
+    """int64[K]"""
+    segment_offsets: Int64Array
+    """int64[R + 1]"""
+    segments: Int64Array
+    """int64[2, G]: the key of each segment (see `kvsuite.trace.tokens`), and the first position after it."""
+
+
+def requests_of(trace: Trace, step_us: int) -> Requests:
+    """Return the requests of ``trace`` on a clock of ``step_us`` a step."""
+    cancel_step = np.where(trace.cancel_at_us == ABSENT, ABSENT, -(-trace.cancel_at_us // step_us))
+    timed = np.flatnonzero(cancel_step != ABSENT)
+    asked = np.zeros((len(A), len(trace)), np.int64)
+    asked[A.ARRIVAL_STEP] = -(-trace.arrival_us // step_us)
+    asked[A.PROMPT] = trace.prompt_tokens
+    asked[A.OUTPUT] = trace.output_tokens
+    asked[A.CANCEL_AFTER] = np.where(cancel_step == ABSENT, trace.cancel_after, ABSENT)
+    asked[A.CANCEL_STEP] = cancel_step
+    asked[A.FORK_AT] = trace.fork_at
+    asked[A.SPAWNED] = trace.fork_kind == ForkKind.SPAWN
+    child_offsets, children = _children(trace)
+    segment_offsets, segments = _segments(trace)
+    return Requests(
+        arrivals=np.flatnonzero(trace.parent == ABSENT),
+        asked=asked,
+        cancel_order=timed[np.argsort(cancel_step[timed], kind="stable")],
+        child_offsets=child_offsets,
+        children=children,
+        segment_offsets=segment_offsets,
+        segments=segments,
+    )
+
+
+def _children(trace: Trace) -> tuple[Int64Array, Int64Array]:
+    forked = np.flatnonzero(trace.parent != ABSENT)
+    if len(forked) == 0:
+        return np.zeros(1, np.int64), forked
+    parents = trace.parent[forked]
+    counts = np.bincount(parents, minlength=len(trace))
+    return np.concatenate([[0], np.cumsum(counts)]), forked[np.argsort(parents, kind="stable")]
+
+
+def _segments(trace: Trace) -> tuple[Int64Array, Int64Array]:
+    """Return offsets, and keys and ends, of every request's segments, as `Trace.content` gives them."""
+    count = len(trace)
+    covered = np.maximum(trace.hashed_tokens, 0)
+    nodes = np.where(covered > 0, np.diff(trace.node_offsets), 0)
+    forks = np.flatnonzero((trace.parent != ABSENT) & (trace.fork_kind != ForkKind.SPAWN))
+    contents = {int(i): trace.content(int(i)) for i in forks}
+    sizes = nodes + 1
+    for index, content in contents.items():
+        sizes[index] = len(content.keys)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    segments = np.full((2, offsets[-1]), _NO_END, np.int64)
+    keys, ends = segments
+    keys[offsets[1:] - 1] = trace.num_nodes + np.arange(count)
+    nodes[forks] = 0
+    owner = np.repeat(np.arange(count), nodes)
+    place = np.arange(len(owner)) - np.repeat(np.cumsum(nodes) - nodes, nodes)
+    keys[offsets[owner] + place] = trace.nodes[trace.node_offsets[owner] + place]
+    ends[offsets[owner] + place] = np.minimum((place + 1) * trace.block_size, covered[owner])
+    for index, content in contents.items():
+        start = offsets[index]
+        keys[start : start + len(content.keys)] = content.keys
+        ends[start : start + len(content.ends)] = content.ends
+    if trace.scopes:
+        keys[:] = _keys_in_scopes(trace, keys, sizes)
+    if int(keys.max(initial=0)) > _MAX_KEY:
+        raise TraceError(f"{int(keys.max())} different prefixes: keys of 31 bits tell {_MAX_KEY} apart")
+    return offsets, segments
+
+
+def _keys_in_scopes(trace: Trace, keys: Int64Array, sizes: Int64Array) -> Int64Array:
+    """Return keys that are equal only where key and scope are; a sample or beam has its parent's scope."""
+    names = [trace.content(index).scope for index in range(len(trace))]
+    scopes = np.unique(names, return_inverse=True)[1]
+    pairs = np.stack([np.repeat(scopes, sizes), keys])
+    return np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)

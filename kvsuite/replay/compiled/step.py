@@ -1,0 +1,140 @@
+"""One step of continuous batching in compiled form; the rules are those of `kvsuite.replay.scheduler`."""
+
+from __future__ import annotations
+
+from kvsuite.replay.compiled.admission import admit
+from kvsuite.replay.compiled.columns import Col
+from kvsuite.replay.compiled.jit import compiled
+from kvsuite.replay.compiled.population import (
+    arrive_due,
+    cancel_due,
+    finish_due,
+    fork_due,
+    plan_cancel,
+    preempt_youngest,
+)
+from kvsuite.replay.compiled.state import A, C, F, S, State
+from kvsuite.replay.compiled.tables import grow, note_finishing, note_write, publish_full
+
+
+@compiled
+def next_step(s: State, step: int) -> int:
+    """Return the next step with work to do, from ``step`` on; -1 when all is done."""
+    c = s.c
+    if c[C.RUNNING] or c[C.WAITING]:
+        return step
+    if c[C.NEXT_ARRIVAL] == len(s.arrivals):
+        return -1
+    return max(step, s.asked[A.ARRIVAL_STEP, s.arrivals[c[C.NEXT_ARRIVAL]]])
+
+
+@compiled
+def begin(s: State, step: int) -> None:
+    """Schedule one step and take blocks for it; ``s.writes`` and ``s.copies`` say what it does."""
+    c = s.c
+    c[C.PRESSED] = 0
+    c[C.WRITES] = 0
+    cancel_due(s, step)
+    arrive_due(s, step)
+    _decode(s, step)
+    budget = c[C.MAX_STEP_TOKENS] - c[C.WRITES]
+    if c[C.PREFILLING]:
+        budget = _prefill(s, budget, step)
+    if c[C.WAITING] and not c[C.PRESSED]:
+        admit(s, budget, step)
+    _drop_lapsed_writes(s)
+    s.row[Col.WAITING] = c[C.WAITING]
+
+
+@compiled
+def settle(s: State, step: int) -> None:
+    """Publish what the step has filled, then fork and end what is due."""
+    if s.c[C.PREFIX_CACHE]:
+        for k in range(s.c[C.WRITES]):
+            publish_full(s, s.writes[k, 0])
+    fork_due(s, step)
+    finish_due(s, step)
+
+
+@compiled
+def _decode(s: State, step: int) -> None:
+    c = s.c
+    size = c[C.BLOCK_SIZE]
+    k = 0
+    while k < c[C.RUNNING]:
+        slot = s.running[k]
+        request = s.slots[S.REQUEST, slot]
+        length = s.slots[S.LENGTH, slot]
+        k += 1
+        if length < s.fate[F.TARGET, request]:
+            continue
+        wanting = length == s.slots[S.ENTRIES, slot] * size or s.slots[S.MAY_SHARE_TAIL, slot] == 1
+        if wanting and not grow(s, slot, length + 1) and not _make_room(s, slot, length + 1, step):
+            continue
+        s.slots[S.LENGTH, slot] = length + 1
+        s.fate[F.TARGET, request] = length + 1
+        c[C.LOGICAL] += 1
+        generated = s.fate[F.GENERATED, request] + 1
+        s.fate[F.GENERATED, request] = generated
+        if s.fate[F.FIRST_TOKEN_STEP, request] < 0:
+            s.fate[F.FIRST_TOKEN_STEP, request] = step
+        if generated >= s.asked[A.OUTPUT, request]:
+            note_finishing(s, slot)
+        if generated == s.asked[A.CANCEL_AFTER, request]:
+            plan_cancel(s, request, step)
+        note_write(s, slot, length, length + 1, 0)
+
+
+@compiled
+def _prefill(s: State, budget: int, step: int) -> int:
+    c = s.c
+    k = 0
+    while k < c[C.RUNNING] and budget > 0:
+        slot = s.running[k]
+        request = s.slots[S.REQUEST, slot]
+        start, target = s.slots[S.LENGTH, slot], s.fate[F.TARGET, request]
+        k += 1
+        if start >= target:
+            continue
+        stop = min(target, start + budget)
+        if not grow(s, slot, stop) and not _make_room(s, slot, stop, step):
+            continue
+        s.slots[S.LENGTH, slot] = stop
+        c[C.LOGICAL] += stop - start
+        budget -= stop - start
+        if stop == target:
+            c[C.PREFILLING] -= 1
+            note_finishing(s, slot)
+        note_write(s, slot, start, stop, 0)
+    return budget
+
+
+@compiled
+def _make_room(s: State, slot: int, length: int, step: int) -> bool:
+    """Preempt the youngest until ``slot`` has room for ``length``; False when it gave way itself."""
+    s.c[C.PRESSED] = 1
+    s.row[Col.REFUSED_GROWTHS] += 1
+    while True:
+        if preempt_youngest(s, step) == slot:
+            return False
+        if grow(s, slot, length):
+            return True
+        s.row[Col.REFUSED_GROWTHS] += 1
+
+
+@compiled
+def _drop_lapsed_writes(s: State) -> None:
+    """Take out the writes of those who gave way after they were scheduled, and add up the others."""
+    c = s.c
+    kept, written = 0, 0
+    preempted = s.row[Col.PREEMPTED] > 0
+    for k in range(c[C.WRITES]):
+        if preempted:
+            if s.slots[S.REQUEST, s.writes[k, 0]] < 0:
+                continue
+            for field in range(4):
+                s.writes[kept, field] = s.writes[k, field]
+        kept += 1
+        written += s.writes[k, 2] - s.writes[k, 1]
+    c[C.WRITES] = kept
+    s.row[Col.WRITTEN] = written
