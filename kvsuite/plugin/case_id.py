@@ -39,7 +39,8 @@ def case_id(item: pytest.Item) -> str:
 def engine_of(item: pytest.Item) -> str | None:
     """Return the engine a case runs on; ``None`` where it names none."""
     callspec = getattr(item, "callspec", None)
-    return None if callspec is None else callspec.params.get(ENGINE)
+    name = None if callspec is None else callspec.params.get(ENGINE)
+    return name if isinstance(name, str) else None  # pytest's own mark, where no engine is asked for
 
 
 def _without_engine(name: str, engine: str | None) -> str:

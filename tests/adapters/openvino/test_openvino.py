@@ -157,7 +157,6 @@ def test_what_it_is_and_does(openvino: Open) -> None:
         Capability.CHUNKED_PREFILL,
         Capability.PREEMPTION,
         Capability.PREFIX_CACHE,
-        Capability.COPIES_ITSELF,
         Capability.REQUEST_DRIVEN,
         Capability.SAMPLES,
     }

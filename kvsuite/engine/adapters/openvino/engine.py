@@ -40,7 +40,6 @@ _CAPABILITIES = frozenset(
     {
         Capability.PAGED,
         Capability.PREEMPTION,
-        Capability.COPIES_ITSELF,
         Capability.REQUEST_DRIVEN,
         Capability.SAMPLES,
     }
