@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING
 from kvsuite.cli.drift_figures import chain_table, change_lines, column_table, footprint_lines
 from kvsuite.cli.lines import replay_lines
 from kvsuite.cli.options import default_pool
-from kvsuite.cli.output import RunFolder, print_figures, print_line, print_table, progress_bar, short_name
+from kvsuite.cli.output import (
+    RunFolder,
+    engine_slug,
+    print_figures,
+    print_line,
+    print_table,
+    progress_bar,
+    short_name,
+)
 from kvsuite.cli.setup import engine_config, open_trace
 from kvsuite.cli.sizes import parse_pool
 from kvsuite.cli.trace_figures import trace_figures
@@ -23,7 +31,7 @@ from kvsuite.sweep.drift import DriftChain, DriftPlan, drift_line
 from kvsuite.trace.identity import content_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kvsuite.cli.setup import CacheOptions, TraceOptions
     from kvsuite.cli.sizes import PoolSize
@@ -53,7 +61,7 @@ class DriftOrder:
 
     def folder(self, names: Sequence[str]) -> Path:
         """Where record and page go."""
-        ends = "-".join(short_name(name.replace(".", "_")) for name in (names[0], names[-1]))
+        ends = "-".join(engine_slug(name) for name in (names[0], names[-1]))
         return Path("reports") / f"drift-{ends}" if self.out is None else self.out
 
     def plan(self, trace: str) -> DriftPlan:
@@ -72,26 +80,46 @@ class DriftOrder:
         if self.from_version is None and self.to_version is None:
             return self._named()
         if len(self.engines) != 1 or "@" in self.engines[0] or None in (self.from_version, self.to_version):
+            given = {"--from": self.from_version, "--to": self.to_version}
+            said = " ".join(f"{option} {version}" for option, version in given.items() if version is not None)
             raise ConfigError(
-                f"--from {self.from_version} --to {self.to_version} with {', '.join(self.engines)}: give "
-                "both, and one engine without a version, such as: drift vllm --from 0.23.0 --to 0.24.0"
+                f"{said} with {', '.join(self.engines)}: give both, and one engine without a version, such "
+                "as: drift vllm --from 0.23.0 --to 0.24.0"
             )
         (name,) = self.engines
         ends = (str(self.from_version), str(self.to_version))
         versions = (
             between(environments.released(home_of(name)[0]), *ends, name) if self.all_versions else ends
         )
-        return tuple(f"{name}@{version}" for version in versions)
+        return _different(f"{name}@{version}" for version in versions)
 
     def _named(self) -> tuple[str, ...]:
         if self.all_versions:
             raise ConfigError("--all walks the versions of one engine: give it, --from and --to")
-        if len(self.engines) < 2 or len(set(self.engines)) < len(self.engines):
-            raise ConfigError(
-                f"{', '.join(self.engines)}: give two or more different engines, such as vllm@0.23.0 "
-                "vllm@0.24.0, or one name with --from and --to"
-            )
-        return self.engines
+        return _different(self.engines)
+
+
+def _different(engines: Iterable[str]) -> tuple[str, ...]:
+    """Return engines by the version that each name stands for.
+
+    **Raises:** `ConfigError` for fewer than two, and for one that stands there twice.
+    """
+    named = tuple(_in_full(engine) for engine in engines)
+    if len(named) < 2 or len(set(named)) < len(named):
+        raise ConfigError(
+            f"{', '.join(named)}: give two or more different engines, such as vllm@0.23.0 vllm@0.24.0, or "
+            "one name with --from and --to"
+        )
+    return named
+
+
+def _in_full(engine: str) -> str:
+    """Return ``engine`` with the version that ``newest`` stands for today."""
+    name, _, version = engine.partition("@")
+    if version != environments.NEWEST:
+        return engine
+    home, loader = home_of(name)
+    return f"{name}@{environments.ensure(home, version, loader=loader).version}"
 
 
 def between(released: Sequence[str], first: str, last: str, name: str) -> tuple[str, ...]:

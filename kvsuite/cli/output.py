@@ -121,6 +121,15 @@ def short_name(text: str) -> str:
     return slug(PurePath(text).name.partition(".")[0])
 
 
+def engine_slug(engine: str) -> str:
+    """Return what an engine is called in file names, its version included.
+
+    >>> engine_slug("vllm@0.23.0")
+    'vllm-0_23_0'
+    """
+    return slug(engine.replace(".", "_"))
+
+
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a function of (done, in all) that draws on standard error; silent where that is no terminal."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from kvsuite.cli.figures import engine_figures, replay_figures, verdict_lines
 from kvsuite.cli.lines import replay_lines
-from kvsuite.cli.output import RunFolder, print_figures, print_line, progress_bar, short_name
+from kvsuite.cli.output import RunFolder, engine_slug, print_figures, print_line, progress_bar, short_name
 from kvsuite.cli.request_replay import closing_lines, limited, request_engine_figures, request_figures
 from kvsuite.cli.setup import CacheOptions, TraceOptions, engine_config, open_trace, open_worker, slots_mode
 from kvsuite.cli.trace_figures import trace_figures
@@ -60,7 +60,7 @@ class ReplayOrder:
     @property
     def folder(self) -> Path:
         """Where record and page go."""
-        name = f"replay-{self.trace_name}-{short_name(self.engine)}-b{self.block_size}"
+        name = f"replay-{self.trace_name}-{engine_slug(self.engine)}-b{self.block_size}"
         return Path("reports") / name if self.out is None else self.out
 
 

@@ -10,7 +10,15 @@ from rich.table import Table
 
 from kvsuite.cli.figures import violation_lines
 from kvsuite.cli.lines import replay_lines
-from kvsuite.cli.output import RunFolder, print_figures, print_line, print_table, progress_bar, short_name
+from kvsuite.cli.output import (
+    RunFolder,
+    engine_slug,
+    print_figures,
+    print_line,
+    print_table,
+    progress_bar,
+    short_name,
+)
 from kvsuite.cli.setup import open_trace
 from kvsuite.cli.sizes import format_bytes
 from kvsuite.cli.trace_figures import trace_figures
@@ -55,7 +63,7 @@ class SweepOrder:
     @property
     def folder(self) -> Path:
         """Where record and page go."""
-        name = f"sweep-{short_name(self.trace)}-{short_name(self.engine)}"
+        name = f"sweep-{short_name(self.trace)}-{engine_slug(self.engine)}"
         return Path("reports") / name if self.out is None else self.out
 
     def plan(self) -> SweepPlan:
