@@ -49,12 +49,7 @@ def pool_of(open_engine: EngineOpener) -> Callable[..., dict[str, Any]]:
     """
 
     def asked(usable: int, block_size: int, *, beside: bool = False, **config: Any) -> dict[str, Any]:
-        try:
-            spec = open_engine(block_size=block_size, num_blocks=usable + 8, **config).spec
-        except ConfigError as refusal:
-            if config.get("watermark_blocks"):
-                pytest.skip(f"keeps no watermark: {refusal}")
-            raise
+        spec = open_engine(block_size=block_size, num_blocks=usable + 8, **config).spec
         usable += kept_back(spec) if beside else 0
         device = [pool for pool in spec.pools if pool.key.tier == "device"]
         if len(device) > 1 or device[0].kind is not PoolKind.FULL or device[0].block_size != block_size:
