@@ -60,7 +60,5 @@ class Col(IntEnum):
 
 
 NUM_COLUMNS = len(Col)
-AFTER_THE_ROW = (Col.ARRIVED, Col.REJECTED, Col.FINISHED, Col.FORKED, Col.FORK_DENIED)
-"""Columns that the end of a step adds to a row already taken."""
 LEDGER_ORDER = np.array([Col[name.upper()] for name in COLUMN_NAMES], np.int64)
 """int64[columns]: where each column of the ledger stands in a compiled row."""
