@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvsuite.replay.compiled.blocks import find, hold_block, prefix_key
+from kvsuite.replay.compiled.blocks import find, forget_hits, hold_block
 from kvsuite.replay.compiled.columns import Col
 from kvsuite.replay.compiled.jit import compiled
 from kvsuite.replay.compiled.population import stop_waiting_first
@@ -16,11 +16,14 @@ def admit(s: State, budget: int, step: int) -> None:
     c = s.c
     while c[C.WAITING] and c[C.RUNNING] < c[C.MAX_SEQUENCES] and budget > 0:
         request = c[C.WAIT_HEAD]
-        hits = _hits(s, request)
+        if c[C.PREFIX_CACHE]:
+            _look_up(s, request)
+        hits = c[C.HEAD_HITS]
         if not _fits(s, request, hits):
             c[C.PRESSED] = 1
             s.row[Col.REFUSED_ADMISSIONS] += 1
             return
+        _forget_head(s)
         stop_waiting_first(s)
         start, stop = _seat(s, request, hits, min(budget, s.fate[F.TARGET, request]), step)
         budget -= stop - start
@@ -38,7 +41,7 @@ def _seat(s: State, request: int, hits: int, chunk: int, step: int) -> tuple[int
     slot = take_slot(s, request, step)
     for entry in range(hits):
         block = s.hit_blocks[entry]
-        s.row[Col.REACTIVATED] += s.blocks[B.REFS, block] == 0
+        s.row[Col.REACTIVATED] += s.blocks[block, B.IDLE_PLACE] >= 0
         hold_block(s, block)
         s.table[slot, entry] = block
     s.slots[S.ENTRIES, slot] = hits
@@ -69,23 +72,33 @@ def _seat(s: State, request: int, hits: int, chunk: int, step: int) -> tuple[int
 
 
 @compiled
-def _hits(s: State, request: int) -> int:
-    """Find the leading blocks of a prompt that are known, into ``s.hit_blocks``; return how many.
+def _look_up(s: State, request: int) -> None:
+    """Find the leading blocks of a prompt that are known, into ``s.hit_blocks``.
 
-    At least one token stays to be computed.
+    At least one token stays to be computed. What was found for the same head before is kept up by
+    `hold_block`, `drop_block` and `take_block`: only what follows is looked up again.
     """
-    if not s.c[C.PREFIX_CACHE]:
-        return 0
-    size = s.c[C.BLOCK_SIZE]
+    c = s.c
+    if c[C.HEAD] != request:
+        _forget_head(s)
+        c[C.HEAD] = request
+    size = c[C.BLOCK_SIZE]
     segment = s.segment_offsets[request]
-    limit = (s.fate[F.TARGET, request] - 1) // size
-    for entry in range(limit):
+    for entry in range(c[C.HEAD_HITS], (s.fate[F.TARGET, request] - 1) // size):
         segment = segment_at(s, segment, (entry + 1) * size)
-        block = find(s, prefix_key(s, segment, (entry + 1) * size))
+        block = find(s, segment, entry)
         if block < 0:
-            return entry
+            return
         s.hit_blocks[entry] = block
-    return limit
+        s.blocks[block, B.HEAD_ENTRY] = entry + 1
+        c[C.HEAD_HITS] = entry + 1
+        c[C.HEAD_LIVE_HITS] += s.blocks[block, B.IDLE_PLACE] < 0
+
+
+@compiled
+def _forget_head(s: State) -> None:
+    forget_hits(s, 0)
+    s.c[C.HEAD] = -1
 
 
 @compiled
@@ -93,9 +106,7 @@ def _fits(s: State, request: int, hits: int) -> bool:
     """Ask the gate of `kvsuite.cache.paged.PagedCache.admit`; a refusal is counted by its reason."""
     c = s.c
     size = c[C.BLOCK_SIZE]
-    idle_hits = 0
-    for entry in range(hits):
-        idle_hits += s.blocks[B.REFS, s.hit_blocks[entry]] == 0
+    idle_hits = hits - c[C.HEAD_LIVE_HITS]
     needed = (s.fate[F.TARGET, request] + size - 1) // size - hits
     spare = c[C.FREE] + c[C.IDLE] - idle_hits - needed
     watermark = c[C.WATERMARK] if c[C.RUNNING] else 0

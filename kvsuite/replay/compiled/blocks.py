@@ -1,15 +1,16 @@
-"""The pool in compiled form: free stack, idle list, reference counts, and the map from prefix to block.
+"""The pool in compiled form: free stack, idle ring, reference counts, and the map from prefix to block.
 
 The rules are those of `kvsuite.cache.block_pool`, `kvsuite.cache.prefix_cache` and `kvsuite.cache.paged`.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from kvsuite.replay.compiled.columns import Col
 from kvsuite.replay.compiled.jit import compiled, inlined
-from kvsuite.replay.compiled.state import B, C, State
+from kvsuite.replay.compiled.state import GROUP, B, C, G, M, State
 
-_END_BITS = 32
 _SPREAD = -7046029254386353131
 """2**64 divided by the golden ratio, odd, as a signed number (Knuth, TAOCP vol. 3, 6.4)."""
 
@@ -20,128 +21,185 @@ def take_block(s: State) -> int:
     c = s.c
     if c[C.FREE] > 0:
         c[C.FREE] -= 1
-        block = s.blocks[B.FREE, c[C.FREE]]
+        block = s.free[c[C.FREE]]
     else:
-        block = c[C.IDLE_HEAD]
-        _unlink(s, block)
-        _forget(s, s.key_of[block])
-        s.key_of[block] = 0
-        if s.blocks[B.IDLE_SINCE, block] != c[C.INTERVAL]:
+        block = _longest_idle(s)
+        if s.blocks[block, B.HEAD_ENTRY]:
+            forget_hits(s, s.blocks[block, B.HEAD_ENTRY] - 1)
+        if s.blocks[block, B.IDLE_SINCE] != c[C.INTERVAL]:
             s.row[Col.EVICTED] += 1
-    s.blocks[B.REFS, block] = 1
+        _unlink(s, block)
+        _forget(s, block)
     return block
 
 
 @inlined
 def hold_block(s: State, block: int) -> None:
     """Add a holder; an idle block comes back into use."""
-    refs = s.blocks[B.REFS, block]
-    if refs == 0:
+    if s.blocks[block, B.IDLE_PLACE] >= 0:
         _unlink(s, block)
-    elif refs == 1:
+        return
+    if s.blocks[block, B.EXTRA] == 0:
         s.c[C.SHARED] += 1
-    s.blocks[B.REFS, block] = refs + 1
+    s.blocks[block, B.EXTRA] += 1
 
 
 @inlined
 def drop_block(s: State, block: int) -> bool:
     """Take a holder away; without one a block with a key is idle, else free. True: it was the last."""
     c = s.c
-    refs = s.blocks[B.REFS, block] - 1
-    s.blocks[B.REFS, block] = refs
-    if refs > 0:
-        if refs == 1:
+    extra = s.blocks[block, B.EXTRA]
+    if extra > 0:
+        s.blocks[block, B.EXTRA] = extra - 1
+        if extra == 1:
             c[C.SHARED] -= 1
         return False
-    if s.key_of[block] != 0:
-        tail = c[C.IDLE_TAIL]
-        s.blocks[B.IDLE_PREVIOUS, block] = tail
-        s.blocks[B.IDLE_NEXT, block] = -1
-        if tail >= 0:
-            s.blocks[B.IDLE_NEXT, tail] = block
-        else:
-            c[C.IDLE_HEAD] = block
-        c[C.IDLE_TAIL] = block
+    if s.blocks[block, B.KEY] != 0:
+        if s.blocks[block, B.HEAD_ENTRY]:
+            c[C.HEAD_LIVE_HITS] -= 1
+        s.blocks[block, B.IDLE_SINCE] = c[C.INTERVAL]
+        s.blocks[block, B.IDLE_PLACE] = c[C.IDLE_TAIL]
+        s.idle[c[C.IDLE_TAIL]] = block
+        c[C.IDLE_TAIL] = (c[C.IDLE_TAIL] + 1) & (len(s.idle) - 1)
+        if c[C.IDLE_TAIL] == c[C.IDLE_HEAD]:
+            _close_ranks(s)
         c[C.IDLE] += 1
-        s.blocks[B.IDLE_SINCE, block] = c[C.INTERVAL]
     else:
-        s.blocks[B.FREE, c[C.FREE]] = block
+        s.free[c[C.FREE]] = block
         c[C.FREE] += 1
     return True
 
 
 @inlined
-def prefix_key(s: State, segment: int, end: int) -> int:
-    """Return the identity of the ``end`` tokens that close in ``segment``: never 0."""
-    return (s.segments[0, segment] << _END_BITS) | end
+def find(s: State, segment: int, entry: int) -> int:
+    """Return the block with the key of table entry ``entry`` in ``segment``, else -1."""
+    place = _place(s, s.segments[G.KEY, segment] + 1, entry // GROUP)
+    return s.map[place, entry % GROUP] if s.map[place, M.KEY] else -1
 
 
 @inlined
-def find(s: State, key: int) -> int:
-    """Return the block with that key, else -1."""
-    mask = len(s.map_keys) - 1
-    place = _home(key, mask)
-    while s.map_keys[place] != 0:
-        if s.map_keys[place] == key:
-            return s.map_blocks[place]
-        place = (place + 1) & mask
-    return -1
+def publish(s: State, segment: int, entry: int, block: int, asked_once: bool) -> None:
+    """Give ``block`` the key of table entry ``entry`` in ``segment``, unless either of them is taken.
 
-
-@inlined
-def publish(s: State, key: int, block: int) -> None:
-    """Give ``block`` its key, unless either of them is taken."""
-    if s.key_of[block] != 0:
+    A key that one request alone can ask for, and does not before it comes back from a preemption, need not be
+    found until then: see `kvsuite.replay.compiled.tables.map_published`.
+    """
+    if s.blocks[block, B.KEY] != 0:
         return
-    mask = len(s.map_keys) - 1
-    place = _home(key, mask)
-    while s.map_keys[place] != 0:
-        if s.map_keys[place] == key:
+    key = s.segments[G.KEY, segment] + 1
+    unseen = asked_once and s.segments[G.SHARED, segment] == 0
+    if not unseen:
+        place = _place(s, key, entry // GROUP)
+        if s.map[place, M.KEY] and s.map[place, entry % GROUP] >= 0:
             return
-        place = (place + 1) & mask
-    s.map_keys[place] = key
-    s.map_blocks[place] = block
-    s.key_of[block] = key
+    s.blocks[block, B.KEY] = key
+    s.blocks[block, B.ENTRY] = entry
+    if not unseen:
+        enter_in_map(s, block)
 
 
 @inlined
-def _home(key: int, mask: int) -> int:
-    mixed = key * _SPREAD
-    return (mixed ^ (mixed >> 32)) & mask
+def enter_in_map(s: State, block: int) -> None:
+    """Let ``block`` be found by its key."""
+    key, entry = s.blocks[block, B.KEY], s.blocks[block, B.ENTRY]
+    place = _place(s, key, entry // GROUP)
+    s.map[place, M.KEY] = key
+    s.map[place, M.ENTRIES] = entry // GROUP
+    s.map[place, entry % GROUP] = block
+    s.blocks[block, B.MAPPED] = 1
+
+
+@inlined
+def _place(s: State, key: int, entries: int) -> int:
+    """Return the row of a group of keys, or the empty one where it belongs."""
+    mask = len(s.map) - 1
+    place = _home(key, entries, mask)
+    while s.map[place, M.KEY] != 0 and (s.map[place, M.KEY] != key or s.map[place, M.ENTRIES] != entries):
+        place = (place + 1) & mask
+    return place
+
+
+@inlined
+def _home(key: int, entries: int, mask: int) -> int:
+    mixed = ((np.int64(key) << 32) | entries) * _SPREAD
+    return int((mixed ^ (mixed >> 32)) & mask)
+
+
+@inlined
+def _forget(s: State, block: int) -> None:
+    """Take the key of a block out; a group without blocks gives up its row."""
+    key, entry = s.blocks[block, B.KEY], s.blocks[block, B.ENTRY]
+    s.blocks[block, B.KEY] = 0
+    if not s.blocks[block, B.MAPPED]:
+        return
+    s.blocks[block, B.MAPPED] = 0
+    place = _place(s, key, entry // GROUP)
+    s.map[place, entry % GROUP] = -1
+    for k in range(GROUP):
+        if s.map[place, k] >= 0:
+            return
+    _empty(s, place)
 
 
 @compiled
-def _forget(s: State, key: int) -> None:
-    """Take a key out, and move back what it had pushed on (linear probing without tombstones)."""
-    keys, blocks = s.map_keys, s.map_blocks
-    mask = len(keys) - 1
-    hole = _home(key, mask)
-    while keys[hole] != key:
-        hole = (hole + 1) & mask
+def _empty(s: State, hole: int) -> None:
+    """Empty a row, and move back what it had pushed on (linear probing without tombstones)."""
+    mask = len(s.map) - 1
     place = hole
     while True:
         place = (place + 1) & mask
-        moved = keys[place]
-        if moved == 0:
+        if s.map[place, M.KEY] == 0:
             break
-        home = _home(moved, mask)
+        home = _home(s.map[place, M.KEY], s.map[place, M.ENTRIES], mask)
         if ((place - home) & mask) >= ((place - hole) & mask):
-            keys[hole] = moved
-            blocks[hole] = blocks[place]
+            for k in range(GROUP + 2):
+                s.map[hole, k] = s.map[place, k]
             hole = place
-    keys[hole] = 0
+    for k in range(GROUP):
+        s.map[hole, k] = -1
+    s.map[hole, M.KEY] = 0
+
+
+@inlined
+def _longest_idle(s: State) -> int:
+    head, mask = s.c[C.IDLE_HEAD], len(s.idle) - 1
+    while s.blocks[s.idle[head], B.IDLE_PLACE] != head:
+        head = (head + 1) & mask
+    s.c[C.IDLE_HEAD] = (head + 1) & mask
+    return s.idle[head]
+
+
+@compiled
+def _close_ranks(s: State) -> None:
+    """Drop the places that blocks have left, where the ring is full: at most half of it is idle blocks."""
+    c = s.c
+    mask = len(s.idle) - 1
+    kept = c[C.IDLE_HEAD]
+    for k in range(len(s.idle)):
+        place = (c[C.IDLE_HEAD] + k) & mask
+        block = s.idle[place]
+        if s.blocks[block, B.IDLE_PLACE] == place:
+            s.idle[kept] = block
+            s.blocks[block, B.IDLE_PLACE] = kept
+            kept = (kept + 1) & mask
+    c[C.IDLE_TAIL] = kept
 
 
 @inlined
 def _unlink(s: State, block: int) -> None:
     c = s.c
-    before, after = s.blocks[B.IDLE_PREVIOUS, block], s.blocks[B.IDLE_NEXT, block]
-    if before >= 0:
-        s.blocks[B.IDLE_NEXT, before] = after
-    else:
-        c[C.IDLE_HEAD] = after
-    if after >= 0:
-        s.blocks[B.IDLE_PREVIOUS, after] = before
-    else:
-        c[C.IDLE_TAIL] = before
     c[C.IDLE] -= 1
+    s.blocks[block, B.IDLE_PLACE] = -1
+    if s.blocks[block, B.HEAD_ENTRY]:
+        c[C.HEAD_LIVE_HITS] += 1
+
+
+@inlined
+def forget_hits(s: State, kept: int) -> None:
+    """Keep the first ``kept`` of the blocks found for the head of the queue."""
+    c = s.c
+    for entry in range(kept, c[C.HEAD_HITS]):
+        block = s.hit_blocks[entry]
+        s.blocks[block, B.HEAD_ENTRY] = 0
+        c[C.HEAD_LIVE_HITS] -= s.blocks[block, B.IDLE_PLACE] < 0
+    c[C.HEAD_HITS] = kept

@@ -60,5 +60,5 @@ class Col(IntEnum):
 
 
 NUM_COLUMNS = len(Col)
-LEDGER_ORDER = np.array([Col[name.upper()] for name in COLUMN_NAMES], np.int64)
-"""int64[columns]: where each column of the ledger stands in a compiled row."""
+ROW_ORDER = np.array([COLUMN_NAMES.index(column.name.lower()) for column in Col], np.int64)
+"""int64[columns]: where each member of `Col` stands in a row of the ledger."""

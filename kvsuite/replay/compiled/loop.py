@@ -10,29 +10,32 @@ from kvsuite.replay.compiled.step import begin, next_step, settle
 
 
 @compiled
-def run(s: State, steps: Int64Array, rows: Int64Array) -> int:
-    """Take steps until ``rows``, int64[n, columns], are full or all is done; return how many were taken.
+def run(s: State, rows: Int64Array, order: Int64Array) -> int:
+    """Take steps until ``rows``, int64[n, 1 + columns], are full or all is done; return how many were taken.
 
-    ``steps``, int64[n], receives the number of each. Fewer than n rows with work left means that the list of
-    final lengths is to be collected first: see `is_done`.
+    A row begins with the number of its step; ``order``, int64[columns], is the place of each member of `Col`
+    after it. Fewer than n rows with work left means that the list of final lengths is to be collected first:
+    see `is_done`.
     """
     c = s.c
     taken = 0
-    while taken < len(steps) and c[C.FINAL_LENGTHS] + 2 * c[C.MAX_SEQUENCES] < len(s.final_lengths):
+    while taken < len(rows) and c[C.FINAL_LENGTHS] + 2 * c[C.MAX_SEQUENCES] < len(s.final_lengths):
         step = next_step(s, c[C.STEP])
         if step < 0:
             return taken
-        one_step(s, step, rows[taken])
-        steps[taken] = step
+        one_step(s, step)
+        rows[taken, 0] = step
+        for column in range(len(order)):
+            rows[taken, 1 + order[column]] = s.row[column]
         taken += 1
     return taken
 
 
 @compiled
-def one_step(s: State, step: int, row: Int64Array) -> None:
-    """Take one step, and copy its row to ``row``, int64[columns], what its end adds included."""
+def one_step(s: State, step: int) -> None:
+    """Take one step; ``s.row`` is its row, and what its end frees is carried to the next."""
     c = s.c
-    for column in range(len(row)):
+    for column in range(len(s.row)):
         s.row[column] = 0
     if c[C.CARRIED_FREED]:
         s.row[Col.FREED] = c[C.CARRIED_FREED]
@@ -43,8 +46,6 @@ def one_step(s: State, step: int, row: Int64Array) -> None:
     settle(s, step)
     c[C.CARRIED_FREED] = s.row[Col.FREED] - freed
     s.row[Col.FREED] = freed
-    for column in range(len(row)):
-        row[column] = s.row[column]
     c[C.STEP] = step + 1
 
 

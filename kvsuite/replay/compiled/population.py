@@ -27,6 +27,7 @@ from kvsuite.replay.compiled.state import (
 )
 from kvsuite.replay.compiled.tables import (
     give_up_slot,
+    map_published,
     note_final_length,
     note_finishing,
     remove_running,
@@ -114,6 +115,8 @@ def preempt_youngest(s: State, step: int) -> int:
     if s.fate[F.FIRST_TOKEN_STEP, request] == step:
         s.fate[F.FIRST_TOKEN_STEP, request] = -1
     s.fate[F.WRITTEN_BEFORE, request] = max(s.fate[F.WRITTEN_BEFORE, request], computed)
+    if c[C.PREFIX_CACHE]:
+        map_published(s, slot)
     give_up_slot(s, slot)
     s.fate[F.TARGET, request] = s.asked[A.PROMPT, request] + s.fate[F.GENERATED, request]
     s.fate[F.PREEMPTIONS, request] += 1

@@ -10,10 +10,11 @@ import numpy as np
 from kvsuite.engine.contract import RefusalReason
 from kvsuite.engine.reference import ReferenceEngine
 from kvsuite.ledger.invariants import judge
+from kvsuite.ledger.summary import MAX_BUCKETS, LedgerSummary, SummaryBuilder
 from kvsuite.ledger.timeline import PoolTimeline, Timeline
 from kvsuite.replay.batch import SchedulerConfig
 from kvsuite.replay.compiled import loop
-from kvsuite.replay.compiled.columns import LEDGER_ORDER, NUM_COLUMNS
+from kvsuite.replay.compiled.columns import NUM_COLUMNS, ROW_ORDER
 from kvsuite.replay.compiled.requests import Requests, requests_of
 from kvsuite.replay.compiled.state import C, F, State, open_state
 
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
     from kvsuite.engine.config import EngineConfig
     from kvsuite.engine.contract import EngineSpec
+    from kvsuite.engine.snapshot import PoolSpec
     from kvsuite.ledger.invariants import Violation
     from kvsuite.replay.compiled.state import Int64Array
     from kvsuite.trace.model import Trace
 
-CHUNK_STEPS = 1 << 15
-"""Rows taken between two returns to Python: 12 MiB of them."""
+CHUNK_STEPS = 1 << 13
+"""Rows taken between two returns to Python."""
 _REASONS = (RefusalReason.NO_BLOCKS, RefusalReason.PROMISED, RefusalReason.WATERMARK)
 
 
@@ -58,7 +60,9 @@ class CompiledReplay:
 
     spec: EngineSpec
     scheduler: SchedulerConfig
-    timeline: Timeline
+    summary: LedgerSummary
+    timeline: Timeline | None
+    """None where only the summary was kept."""
     fates: Fates
     final_lengths: Int64Array
     refusals: Mapping[RefusalReason, int]
@@ -86,41 +90,63 @@ def compiled_replay(
     scheduler: SchedulerConfig | None = None,
     *,
     requests: Requests | None = None,
+    max_buckets: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> CompiledReplay:
     """Take ``trace`` through the reference engine that ``config`` opens.
 
-    ``requests`` spares the conversion of a trace that is replayed more than once. Threads may replay side by
-    side: compiled code holds no lock.
+    ``requests`` spares the conversion of a trace that is replayed more than once. With ``max_buckets`` rows
+    are not kept, and memory does not grow with the steps. Threads may replay side by side: compiled code
+    holds no lock.
 
     **Raises:** `ConfigError` for what `ReferenceEngine` refuses.
     """
     scheduler = scheduler or SchedulerConfig()
     spec = ReferenceEngine(config).spec
     state = open_compiled(requests or requests_of(trace, scheduler.step_us), config, scheduler)
-    steps, rows, lengths = [], [], []
-    chunk_steps = np.zeros(CHUNK_STEPS, np.int64)
-    chunk_rows = np.zeros((CHUNK_STEPS, NUM_COLUMNS), np.int64)
+    ledger = _Ledger(spec.pools[0], max_buckets)
+    lengths = []
+    chunk = np.zeros((CHUNK_STEPS, 1 + NUM_COLUMNS), np.int64)
     with np.errstate(over="ignore"):  # digests wrap around, in plain Python too
         while not loop.is_done(state):
-            taken = loop.run(state, chunk_steps, chunk_rows)
-            steps.append(chunk_steps[:taken].copy())
-            rows.append(chunk_rows[:taken, LEDGER_ORDER])
+            taken = loop.run(state, chunk, ROW_ORDER)
+            ledger.add(chunk[:taken, 0], chunk[:taken, 1:])
             lengths.append(state.final_lengths[: state.c[C.FINAL_LENGTHS]].copy())
             state.c[C.FINAL_LENGTHS] = 0
             if progress is not None:
                 progress(int(state.c[C.ENDED]), len(trace))
-    pool = PoolTimeline(spec.pools[0], np.concatenate(rows))
-    timeline = Timeline(np.concatenate(steps), (pool,))
     return CompiledReplay(
         spec=spec,
         scheduler=scheduler,
-        timeline=timeline,
+        summary=ledger.summary.finish(),
+        timeline=ledger.timeline(),
         fates=_fates(state),
         final_lengths=np.concatenate(lengths),
         refusals={reason: int(n) for reason, n in zip(_REASONS, state.refusals, strict=True) if n},
-        violations=tuple(judge(timeline)),
+        violations=tuple(ledger.violations),
     )
+
+
+class _Ledger:
+    """Judges rows as they come, sums them up, and keeps them where they are asked for."""
+
+    def __init__(self, spec: PoolSpec, max_buckets: int | None) -> None:
+        self._spec = spec
+        self._kept: list[tuple[Int64Array, Int64Array]] | None = [] if max_buckets is None else None
+        self.summary = SummaryBuilder(spec, max_buckets or MAX_BUCKETS)
+        self.violations: list[Violation] = []
+
+    def add(self, steps: Int64Array, rows: Int64Array) -> None:
+        self.summary.add(steps, rows)
+        self.violations += judge(Timeline(steps, (PoolTimeline(self._spec, rows),)))
+        if self._kept is not None:
+            self._kept.append((steps.copy(), rows.copy()))
+
+    def timeline(self) -> Timeline | None:
+        if self._kept is None:
+            return None
+        steps, rows = (np.concatenate(parts) for parts in zip(*self._kept, strict=True))
+        return Timeline(steps, (PoolTimeline(self._spec, rows),))
 
 
 def _fates(s: State) -> Fates:

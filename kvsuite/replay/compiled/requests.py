@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsuite.errors import TraceError
-from kvsuite.replay.compiled.state import A
+from kvsuite.replay.compiled.state import A, G
 from kvsuite.trace.model import ABSENT, ForkKind
 
 if TYPE_CHECKING:
-    from kvsuite.replay.compiled.state import Int64Array
+    from kvsuite.replay.compiled.state import Int32Array, Int64Array
     from kvsuite.trace.model import Trace
 
-_MAX_KEY = 2**31 - 1
+_MAX_KEY = 2**31 - 2
 _NO_END = 2**62
 """Stands for the end of a request's last segment, which has none."""
 
 
 @dataclass(frozen=True)
 class Requests:
-    """Shapes: R requests, P of them without a parent, K children, G segments in all."""
+    """Shapes: R requests, P of them without a parent, K children."""
 
     arrivals: Int64Array
     """int64[P]: requests that arrive by themselves, in order."""
-    asked: Int64Array
-    """int64[A, R]: see `kvsuite.replay.compiled.state.A`."""
+    asked: Int32Array
+    """int32[A, R]: see `kvsuite.replay.compiled.state.A`."""
     cancel_order: Int64Array
     """Requests with a time of cancellation, by step and index."""
     child_offsets: Int64Array
@@ -37,14 +37,14 @@ class Requests:
     segment_offsets: Int64Array
     """int64[R + 1]"""
     segments: Int64Array
-    """int64[2, G]: the key of each segment (see `kvsuite.trace.tokens`), and the first position after it."""
+    """int64[G members, segments]: keys as in `kvsuite.trace.tokens`."""
 
 
 def requests_of(trace: Trace, step_us: int) -> Requests:
     """Return the requests of ``trace`` on a clock of ``step_us`` a step."""
     cancel_step = np.where(trace.cancel_at_us == ABSENT, ABSENT, -(-trace.cancel_at_us // step_us))
     timed = np.flatnonzero(cancel_step != ABSENT)
-    asked = np.zeros((len(A), len(trace)), np.int64)
+    asked = np.zeros((len(A), len(trace)), np.int32)
     asked[A.ARRIVAL_STEP] = -(-trace.arrival_us // step_us)
     asked[A.PROMPT] = trace.prompt_tokens
     asked[A.OUTPUT] = trace.output_tokens
@@ -85,8 +85,8 @@ def _segments(trace: Trace) -> tuple[Int64Array, Int64Array]:
     for index, content in contents.items():
         sizes[index] = len(content.keys)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    segments = np.full((2, offsets[-1]), _NO_END, np.int64)
-    keys, ends = segments
+    segments = np.full((len(G), offsets[-1]), _NO_END, np.int64)
+    keys, ends, shared = segments
     keys[offsets[1:] - 1] = trace.num_nodes + np.arange(count)
     nodes[forks] = 0
     owner = np.repeat(np.arange(count), nodes)
@@ -101,6 +101,7 @@ def _segments(trace: Trace) -> tuple[Int64Array, Int64Array]:
         keys[:] = _keys_in_scopes(trace, keys, sizes)
     if int(keys.max(initial=0)) > _MAX_KEY:
         raise TraceError(f"{int(keys.max())} different prefixes: keys of 31 bits tell {_MAX_KEY} apart")
+    shared[:] = (np.bincount(keys) > 1)[keys]
     return offsets, segments
 
 

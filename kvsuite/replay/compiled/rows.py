@@ -65,9 +65,9 @@ def _recount(s: State) -> None:
         seen, entries = s.slots[S.SEEN_ENTRIES, slot], s.slots[S.ENTRIES, slot]
         if s.slots[S.COPIED_NOW, slot]:
             source = _seen_block(s, slot, seen - 1)
-            moved += s.blocks[B.HOLDERS, source] > 1
-            s.blocks[B.HOLDERS, source] -= 1
-            freed += s.blocks[B.HOLDERS, source] == 0
+            moved += s.holders[source] > 1
+            s.holders[source] -= 1
+            freed += s.holders[source] == 0
             allocated += _enter(s, s.table[slot, seen - 1])
         for entry in range(seen, entries):
             allocated += _enter(s, s.table[slot, entry])
@@ -75,7 +75,7 @@ def _recount(s: State) -> None:
     for k in range(c[C.RUNNING]):
         slot = s.running[k]
         for entry in range(s.slots[S.ENTRIES, slot]):
-            s.blocks[B.HOLDERS, s.table[slot, entry]] = 0
+            s.holders[s.table[slot, entry]] = 0
         s.slots[S.SEEN_ENTRIES, slot] = s.slots[S.ENTRIES, slot]
 
 
@@ -85,8 +85,8 @@ def _count_seen(s: State, slot: int, entries: int, change: int) -> int:
     freed = 0
     for entry in range(entries):
         block = _seen_block(s, slot, entry)
-        s.blocks[B.HOLDERS, block] += change
-        freed += s.blocks[B.HOLDERS, block] == 0
+        s.holders[block] += change
+        freed += s.holders[block] == 0
     return freed
 
 
@@ -102,8 +102,8 @@ def _seen_block(s: State, slot: int, entry: int) -> int:
 @compiled
 def _enter(s: State, block: int) -> int:
     """Count a new entry; return 1 where nobody held the block."""
-    s.blocks[B.HOLDERS, block] += 1
-    if s.blocks[B.HOLDERS, block] > 1:
+    s.holders[block] += 1
+    if s.holders[block] > 1:
         return 0
     _note_order(s, block)
     return 1
@@ -112,10 +112,10 @@ def _enter(s: State, block: int) -> int:
 @inlined
 def _note_order(s: State, block: int) -> None:
     c = s.c
-    if s.blocks[B.FIRST_USE, block] < 0:
-        s.blocks[B.FIRST_USE, block] = c[C.TOUCHED]
+    if s.blocks[block, B.FIRST_USE] < 0:
+        s.blocks[block, B.FIRST_USE] = c[C.TOUCHED]
         c[C.TOUCHED] += 1
-    c[C.ID_ORDER] = (c[C.ID_ORDER] + s.blocks[B.FIRST_USE, block] + 1) * _ORDER_BASE
+    c[C.ID_ORDER] = (c[C.ID_ORDER] + s.blocks[block, B.FIRST_USE] + 1) * _ORDER_BASE
 
 
 @compiled
@@ -133,7 +133,7 @@ def _sequence_columns(s: State) -> None:
         if empty:
             partial += 1
         elif c[C.PREFILLING] and length < s.fate[F.TARGET, s.slots[S.REQUEST, slot]]:
-            inner += s.blocks[B.REFS, s.table[slot, entries - 1]] > 1
+            inner += s.blocks[s.table[slot, entries - 1], B.EXTRA] > 0
     live = c[C.NUM_BLOCKS] - c[C.NULL_BLOCKS] - c[C.FREE] - c[C.IDLE]
     payload = live * size - slack
     row[Col.RUNNING] = count

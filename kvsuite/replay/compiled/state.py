@@ -6,6 +6,7 @@ requests are numbers, and -1 is none.
 
 from __future__ import annotations
 
+import mmap
 from enum import IntEnum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -82,9 +83,15 @@ class C(IntEnum):
     FINAL_LENGTHS = 38
     CARRIED_FREED = 39
     """Blocks freed at the end of the last step: the next row shows them."""
+    # what is known of the head of the queue, so that a blocked one is not looked up again at every step
+    HEAD = 40
+    """The request that ``State.hit_blocks`` belong to, else -1."""
+    HEAD_HITS = 41
+    HEAD_LIVE_HITS = 42
+    """Of those, blocks that a sequence holds."""
 
 
-NUM_COUNTERS = 40
+NUM_COUNTERS = 43
 
 
 class A(IntEnum):
@@ -119,6 +126,16 @@ class F(IntEnum):
     PREEMPTIONS = auto()
 
 
+class G(IntEnum):
+    """Rows of ``State.segments``."""
+
+    KEY = 0
+    END = auto()
+    """The first position after it."""
+    SHARED = auto()
+    """1 where more than one request of the trace has the key."""
+
+
 class S(IntEnum):
     """Rows of ``State.slots``."""
 
@@ -138,17 +155,39 @@ class S(IntEnum):
 
 
 class B(IntEnum):
-    """Rows of ``State.blocks``."""
+    """Places in a row of ``State.blocks``."""
 
-    FREE = 0
-    """The free stack, ``c[FREE]`` of it."""
-    REFS = auto()
-    IDLE_NEXT = auto()
-    IDLE_PREVIOUS = auto()
+    EXTRA = 0
+    """Holders beyond the first: never touched for a block that only one sequence ever held."""
+    IDLE_PLACE = auto()
+    """Where it stands in ``State.idle``; -1 while it is not idle."""
     IDLE_SINCE = auto()
+    """The interval in which it was cached last."""
     FIRST_USE = auto()
-    HOLDERS = auto()
-    """Zero between uses: holders, where they must be recounted."""
+    HEAD_ENTRY = auto()
+    """The entry that the head of the queue would find it at, counted from 1; 0 for none."""
+    KEY = auto()
+    """Segment of its prefix key, counted from 1; 0 for none. The key is that with the next."""
+    ENTRY = auto()
+    MAPPED = auto()
+    """Whether the map has it: see `kvsuite.replay.compiled.blocks.publish`."""
+
+
+GROUP = 8
+"""Prefix keys of so many entries in a row have one place of the map, as they are asked for in a row."""
+
+
+class M(IntEnum):
+    """Places in a row of ``State.map``, the first ``GROUP`` apart, which are the blocks; -1 for none."""
+
+    KEY = GROUP
+    """Segment of the keys, counted from 1; 0 in an empty row."""
+    ENTRIES = auto()
+    """Their entries, divided by ``GROUP``."""
+
+
+MAP_FIELDS = 16
+"""Some of them unused: 64 bytes, a cache line."""
 
 
 class State(NamedTuple):
@@ -163,11 +202,11 @@ class State(NamedTuple):
     children: Int64Array
     segment_offsets: Int64Array
     segments: Int64Array
-    """int64[2, segments]: key and end; these six are arrays of `Requests`."""
-    asked: Int64Array
-    """int64[A, R]"""
-    fate: Int64Array
-    """int64[F, R]"""
+    """int64[G members, segments]; these six are arrays of `Requests`."""
+    asked: Int32Array
+    """int32[A, R]"""
+    fate: Int32Array
+    """int32[F, R]"""
     final_lengths: Int64Array
     """Lengths at which sequences ended since they were last collected; ``c[FINAL_LENGTHS]`` of them."""
     refusals: Int64Array
@@ -184,20 +223,24 @@ class State(NamedTuple):
     """int64[2S]: slots by length, ascending, as of the last row; new ones behind them."""
     table: Int32Array
     """int32[S, W]"""
+    free: Int32Array
+    """int32[N]: the free stack, ``c[FREE]`` of it."""
     blocks: Int32Array
-    """int32[B, N]"""
-    key_of: Int64Array
-    """int64[N]: the prefix key of each block, 0 for none."""
-    map_keys: Int64Array
-    map_blocks: Int32Array
-    """Open addressing: the block of each key; a key of 0 is an empty place."""
+    """int32[N, B]: what belongs together lies in one cache line."""
+    idle: Int32Array
+    """int32[places]: a ring of idle blocks, cached longest ago first; one that came back into use leaves a
+    place that its ``IDLE_PLACE`` does not name."""
+    holders: Int32Array
+    """int32[N]: zero between uses: holders, where they must be recounted."""
+    map: Int32Array
+    """int32[places, MAP_FIELDS]: blocks by prefix key, with open addressing."""
     copies: Int64Array
     """int64[2S, 4]: slot, entry, source and tokens of each copy on write since the last row; 0 tokens where
     the copy lapsed."""
     gone: Int64Array
     """int64[2S, 2]: slots given up since the last row, with the entries last seen."""
     hit_blocks: Int32Array
-    """int32[W]: blocks found for the request that asks to be admitted."""
+    """int32[W]: blocks found for the head of the queue."""
     writes: Int64Array
     """int64[S, 4]: slot, start, stop and hit of each write of this step, in order."""
 
@@ -229,21 +272,21 @@ def open_state(
         C.MAX_STEP_TOKENS: max_step_tokens,
         C.FORKS: int(len(requests.children) > 0),
         C.FREE: num_blocks - null_blocks,
-        C.IDLE_HEAD: -1,
-        C.IDLE_TAIL: -1,
         C.WAIT_HEAD: -1,
         C.WAIT_TAIL: -1,
         C.FREE_SLOTS: seats,
+        C.HEAD: -1,
     }.items():
         c[place] = value
-    fate = np.full((len(F), count), -1, np.int64)
+    fate = np.full((len(F), count), -1, np.int32)
     fate[[F.STATUS, F.TARGET, F.GENERATED, F.WRITTEN_BEFORE, F.HIT_TOKENS, F.PREEMPTIONS]] = 0
-    blocks = np.full((len(B), num_blocks), -1, np.int32)
-    blocks[[B.REFS, B.HOLDERS]] = 0
-    blocks[B.FREE, : num_blocks - null_blocks] = np.arange(num_blocks - 1, null_blocks - 1, -1)
-    places = 8
-    while places < 2 * num_blocks:
-        places *= 2
+    free = np.full(num_blocks, -1, np.int32)
+    free[: num_blocks - null_blocks] = np.arange(num_blocks - 1, null_blocks - 1, -1)
+    blocks = _lines(num_blocks, len(B))
+    blocks[:, [B.IDLE_PLACE, B.IDLE_SINCE, B.FIRST_USE]] = -1
+    # Room for as many groups as blocks, should each be alone in its own.
+    prefix_map = _lines(_power_of_two(num_blocks * 5 // 4) if prefix_cache else 1, MAP_FIELDS)
+    prefix_map[:, :GROUP] = -1
     cancels = len(requests.cancel_order) + int((requests.asked[A.CANCEL_AFTER] >= 0).sum())
     return State(
         c=c,
@@ -264,13 +307,29 @@ def open_state(
         running=np.full(seats, -1, np.int64),
         free_slots=np.arange(seats - 1, -1, -1),
         by_length=np.full(2 * seats, -1, np.int64),
-        table=np.zeros((seats, width), np.int32),
+        table=_lines(seats, width),
+        free=free,
         blocks=blocks,
-        key_of=np.zeros(num_blocks, np.int64),
-        map_keys=np.zeros(places, np.int64),
-        map_blocks=np.full(places, -1, np.int32),
+        idle=np.zeros(_power_of_two(2 * num_blocks) if prefix_cache else 1, np.int32),
+        holders=np.zeros(num_blocks, np.int32),
+        map=prefix_map,
         copies=np.zeros((2 * seats, 4), np.int64),
         gone=np.zeros((2 * seats, 2), np.int64),
         hit_blocks=np.zeros(width, np.int32),
         writes=np.zeros((seats, 4), np.int64),
     )
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << max(3, (least - 1).bit_length())
+
+
+def _lines(rows: int, fields: int) -> Int32Array:
+    """Return zeros, int32[rows, fields], on huge pages where the system gives them.
+
+    Blocks are met in no order, and on pages of 4 KiB each of them costs a walk of the page table.
+    """
+    memory = mmap.mmap(-1, max(rows * fields * 4, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.int32, rows * fields).reshape(rows, fields)

@@ -5,10 +5,10 @@ The rules are those of `kvsuite.cache.paged` and `kvsuite.engine.reference`.
 
 from __future__ import annotations
 
-from kvsuite.replay.compiled.blocks import drop_block, prefix_key, publish, take_block
+from kvsuite.replay.compiled.blocks import drop_block, enter_in_map, publish, take_block
 from kvsuite.replay.compiled.columns import Col
 from kvsuite.replay.compiled.jit import compiled, inlined
-from kvsuite.replay.compiled.state import RUNNING, A, B, C, F, S, State
+from kvsuite.replay.compiled.state import RUNNING, A, B, C, F, G, S, State
 
 
 @compiled
@@ -45,11 +45,14 @@ def give_up_slot(s: State, slot: int) -> None:
     """Drop the blocks of a slot, tail first, and free it; ``freed`` counts blocks that a row has shown."""
     c = s.c
     request = s.slots[S.REQUEST, slot]
-    seen, freed = s.slots[S.SEEN_ENTRIES, slot], 0
-    for entry in range(s.slots[S.ENTRIES, slot] - 1, -1, -1):
-        if drop_block(s, s.table[slot, entry]) and entry < seen:
-            freed += 1
-    s.row[Col.FREED] += freed
+    seen = s.slots[S.SEEN_ENTRIES, slot]
+    if c[C.PREFIX_CACHE] or c[C.FORKS]:
+        for entry in range(s.slots[S.ENTRIES, slot] - 1, -1, -1):
+            if drop_block(s, s.table[slot, entry]) and entry < seen:
+                s.row[Col.FREED] += 1
+    else:
+        free_all(s, slot)
+        s.row[Col.FREED] += seen
     s.gone[c[C.GONE], 0] = slot
     s.gone[c[C.GONE], 1] = seen
     c[C.GONE] += 1
@@ -72,6 +75,16 @@ def give_up_slot(s: State, slot: int) -> None:
     c[C.FREE_SLOTS] += 1
 
 
+@inlined
+def free_all(s: State, slot: int) -> None:
+    """Free the blocks of a slot, tail first, where none can be shared or found again."""
+    free = s.c[C.FREE]
+    for entry in range(s.slots[S.ENTRIES, slot] - 1, -1, -1):
+        s.free[free] = s.table[slot, entry]
+        free += 1
+    s.c[C.FREE] = free
+
+
 @compiled
 def grow(s: State, slot: int, length: int) -> bool:
     """Take the blocks for ``length`` tokens, a private copy of a shared tail among them; all or nothing."""
@@ -82,7 +95,7 @@ def grow(s: State, slot: int, length: int) -> bool:
     filled = s.slots[S.LENGTH, slot] % size
     copies = 0
     if s.slots[S.MAY_SHARE_TAIL, slot]:
-        copies = int(filled > 0 and s.blocks[B.REFS, s.table[slot, entries - 1]] > 1)
+        copies = int(filled > 0 and s.blocks[s.table[slot, entries - 1], B.EXTRA] > 0)
     if new + copies > c[C.FREE] + c[C.IDLE]:
         return False
     s.slots[S.MAY_SHARE_TAIL, slot] = 0
@@ -107,8 +120,15 @@ def append_blocks(s: State, slot: int, entries: int) -> None:
     """Lengthen a table to ``entries`` blocks; what was promised to its prompt is redeemed."""
     c = s.c
     old = s.slots[S.ENTRIES, slot]
-    for entry in range(old, entries):
-        s.table[slot, entry] = take_block(s)
+    if c[C.FREE] >= entries - old:
+        free = c[C.FREE]
+        for entry in range(old, entries):
+            free -= 1
+            s.table[slot, entry] = s.free[free]
+        c[C.FREE] = free
+    else:
+        for entry in range(old, entries):
+            s.table[slot, entry] = take_block(s)
     s.slots[S.ENTRIES, slot] = entries
     c[C.TABLE_ENTRIES] += entries - old
     kept_promise = max(0, s.slots[S.PROMISED, slot] - (entries - old))
@@ -121,18 +141,28 @@ def publish_full(s: State, slot: int) -> None:
     """Offer the blocks that a sequence has filled to others, each once."""
     size = s.c[C.BLOCK_SIZE]
     full = s.slots[S.LENGTH, slot] // size
+    asked_once = s.fate[F.PREEMPTIONS, s.slots[S.REQUEST, slot]] == 0
     segment = s.slots[S.SEGMENT, slot]
     for entry in range(s.slots[S.PUBLISHED, slot], full):
         segment = segment_at(s, segment, (entry + 1) * size)
-        publish(s, prefix_key(s, segment, (entry + 1) * size), s.table[slot, entry])
+        publish(s, segment, entry, s.table[slot, entry], asked_once)
     s.slots[S.SEGMENT, slot] = segment
     s.slots[S.PUBLISHED, slot] = full
+
+
+@compiled
+def map_published(s: State, slot: int) -> None:
+    """Enter in the map what a sequence has published and nobody but itself can ask for: it will ask again."""
+    for entry in range(s.slots[S.PUBLISHED, slot]):
+        block = s.table[slot, entry]
+        if s.blocks[block, B.KEY] != 0 and not s.blocks[block, B.MAPPED]:
+            enter_in_map(s, block)
 
 
 @inlined
 def segment_at(s: State, segment: int, end: int) -> int:
     """Return the segment that holds the token before ``end``, walking on from ``segment``."""
-    while s.segments[1, segment] < end:
+    while s.segments[G.END, segment] < end:
         segment += 1
     return segment
 

@@ -14,6 +14,7 @@ pytest.importorskip("numba", reason="the compiled core needs numba: install kvsu
 from kvsuite.engine.config import EngineConfig
 from kvsuite.engine.reference import ReferenceEngine
 from kvsuite.ledger.row import COLUMN_NAMES
+from kvsuite.ledger.summary import summary_of
 from kvsuite.replay.batch import Ending, SchedulerConfig
 from kvsuite.replay.compiled.replay import Fates, compiled_replay
 from kvsuite.replay.driver import Outcome, replay
@@ -44,6 +45,7 @@ def compare(trace: Trace, config: EngineConfig, scheduler: SchedulerConfig) -> N
     """Expect every column at every step, every outcome, and every refusal to be the driver's."""
     wanted = replay(trace, ReferenceEngine(config), scheduler=scheduler)
     found = compiled_replay(trace, config, scheduler)
+    assert found.timeline is not None
     assert found.timeline.steps.tolist() == wanted.timeline.steps.tolist()
     rows, expected = found.timeline.pools[0].rows, wanted.timeline.pools[0].rows
     wrong = np.argwhere(rows != expected)
@@ -57,6 +59,7 @@ def compare(trace: Trace, config: EngineConfig, scheduler: SchedulerConfig) -> N
     assert found.final_lengths.tolist() == wanted.final_lengths.tolist()
     assert dict(found.refusals) == dict(wanted.refusals)
     assert found.violations == ()
+    assert found.summary.digest == summary_of(wanted.timeline.pools[0], wanted.timeline.steps).digest
 
 
 def outcomes(fates: Fates, trace: Trace) -> list[Outcome]:
