@@ -34,6 +34,13 @@ def run(s: State, rows: Int64Array, order: Int64Array) -> int:
 @compiled
 def one_step(s: State, step: int) -> None:
     """Take one step; ``s.row`` is its row, and what its end frees is carried to the next."""
+    open_step(s, step)
+    close_step(s, step)
+
+
+@compiled
+def open_step(s: State, step: int) -> None:
+    """Schedule a step up to its forward pass: ``s.copies`` and ``s.writes`` are what a worker does, in order."""
     c = s.c
     for column in range(len(s.row)):
         s.row[column] = 0
@@ -41,6 +48,12 @@ def one_step(s: State, step: int) -> None:
         s.row[Col.FREED] = c[C.CARRIED_FREED]
         c[C.CARRIED_FREED] = 0
     begin(s, step)
+
+
+@compiled
+def close_step(s: State, step: int) -> None:
+    """Take the row, settle the step and end what is due."""
+    c = s.c
     take_row(s)
     freed = s.row[Col.FREED]
     settle(s, step)

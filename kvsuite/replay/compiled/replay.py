@@ -16,6 +16,7 @@ from kvsuite.replay.batch import SchedulerConfig
 from kvsuite.replay.compiled import loop
 from kvsuite.replay.compiled.columns import NUM_COLUMNS, ROW_ORDER
 from kvsuite.replay.compiled.requests import Requests, requests_of
+from kvsuite.replay.compiled.slots import SlotSteps
 from kvsuite.replay.compiled.state import C, F, State, open_state
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from kvsuite.engine.snapshot import PoolSpec
     from kvsuite.ledger.invariants import Violation
     from kvsuite.replay.compiled.state import Int64Array
+    from kvsuite.replay.content import ContentTally
+    from kvsuite.replay.worker import Worker
     from kvsuite.trace.model import Trace
 
 CHUNK_STEPS = 1 << 13
@@ -55,7 +58,7 @@ class Fates:
 class CompiledReplay:
     """What a compiled replay came to: the same rows as the step-by-step driver over the reference engine.
 
-    Nothing is written or read back, so there is no content to judge.
+    Without a worker nothing is written or read back, and there is no content to judge.
     """
 
     spec: EngineSpec
@@ -66,6 +69,8 @@ class CompiledReplay:
     fates: Fates
     final_lengths: Int64Array
     refusals: Mapping[RefusalReason, int]
+    content: ContentTally | None
+    """None where nothing was written: without a worker."""
     violations: tuple[Violation, ...]
 
 
@@ -91,13 +96,16 @@ def compiled_replay(
     *,
     requests: Requests | None = None,
     max_buckets: int | None = None,
+    worker: Worker | None = None,
+    read_all: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> CompiledReplay:
     """Take ``trace`` through the reference engine that ``config`` opens.
 
     ``requests`` spares the conversion of a trace that is replayed more than once. With ``max_buckets`` rows
     are not kept, and memory does not grow with the steps. Threads may replay side by side: compiled code
-    holds no lock.
+    holds no lock. With a ``worker`` every step is carried out in its slots and read back, at the speed of
+    Python: see `kvsuite.replay.compiled.slots`.
 
     **Raises:** `ConfigError` for what `ReferenceEngine` refuses.
     """
@@ -105,11 +113,12 @@ def compiled_replay(
     spec = ReferenceEngine(config).spec
     state = open_compiled(requests or requests_of(trace, scheduler.step_us), config, scheduler)
     ledger = _Ledger(spec.pools[0], max_buckets)
+    slots = SlotSteps(state, trace, worker, spec.pools[0].key, read_all=read_all) if worker else None
     lengths = []
     chunk = np.zeros((CHUNK_STEPS, 1 + NUM_COLUMNS), np.int64)
     with np.errstate(over="ignore"):  # digests wrap around, in plain Python too
         while not loop.is_done(state):
-            taken = loop.run(state, chunk, ROW_ORDER)
+            taken = slots.run(chunk, ROW_ORDER) if slots else loop.run(state, chunk, ROW_ORDER)
             ledger.add(chunk[:taken, 0], chunk[:taken, 1:])
             lengths.append(state.final_lengths[: state.c[C.FINAL_LENGTHS]].copy())
             state.c[C.FINAL_LENGTHS] = 0
@@ -123,7 +132,8 @@ def compiled_replay(
         fates=_fates(state),
         final_lengths=np.concatenate(lengths),
         refusals={reason: int(n) for reason, n in zip(_REASONS, state.refusals, strict=True) if n},
-        violations=tuple(ledger.violations),
+        content=slots.tally() if slots else None,
+        violations=(*ledger.violations, *(slots.violations if slots else ())),
     )
 
 
