@@ -1,4 +1,4 @@
-"""The prefix cache alone: prompts looked up and cached one after the other, with no decode, no time and no rows.
+"""The prefix cache alone: prompts looked up one after the other, with no decode, no time and no rows.
 
 This is what cache simulators count, and where the compiled pool can be held against them. A request finds the
 leading blocks of its prompt, takes blocks for the rest, publishes them and lets go of all, tail first; the
@@ -32,7 +32,7 @@ def prefix_lookup(trace: Trace, budget_blocks: int, *, requests: Requests | None
     A block has as many tokens as a prefix node of the trace: what a smaller one that a prompt does not fill
     shares with another is not known.
 
-    **Raises:** `ConfigError` for a trace without prefix nodes, or a cache that does not hold the longest prompt.
+    **Raises:** `ConfigError` for a trace without prefix nodes, or a cache smaller than the longest prompt.
     """
     if not trace.block_size:
         raise ConfigError("the trace carries no prefix hashes: there is nothing to look up")

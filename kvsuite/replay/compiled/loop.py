@@ -40,7 +40,7 @@ def one_step(s: State, step: int) -> None:
 
 @compiled
 def open_step(s: State, step: int) -> None:
-    """Schedule a step up to its forward pass: ``s.copies`` and ``s.writes`` are what a worker does, in order."""
+    """Schedule a step; ``s.copies``, then ``s.writes``, are what a worker does in its forward pass."""
     c = s.c
     for column in range(len(s.row)):
         s.row[column] = 0
