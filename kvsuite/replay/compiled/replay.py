@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kvsuite.replay.worker import Worker
     from kvsuite.trace.model import Trace
 
-CHUNK_STEPS = 1 << 13
+CHUNK_STEPS = 1 << 10
 """Rows taken between two returns to Python."""
 _REASONS = (RefusalReason.NO_BLOCKS, RefusalReason.PROMISED, RefusalReason.WATERMARK)
 

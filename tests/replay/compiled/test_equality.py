@@ -63,6 +63,35 @@ def test_any_lifecycle(drawn: Lifecycle, hold_against_the_driver: HoldAgainst) -
     held(drawn, hold_against_the_driver)
 
 
+@pytest.mark.parametrize("name", workload_names())
+def test_every_workload_whole(name: str, hold_against_the_driver: HoldAgainst) -> None:
+    trace = load_trace(name)
+    longest = int((trace.prompt_tokens + trace.output_tokens).max())
+    roomy = EngineConfig(LAYOUT, 16, 4 * -(-longest // 16))
+    hold_against_the_driver(trace, roomy, SchedulerConfig())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("relative", "pool_tokens", "step_us"),
+    [
+        ("azure/AzureLLMInferenceTrace_conv.csv", 2**18, 150_000),
+        ("mooncake/conversation_trace.jsonl", 2**20, 60_000),
+    ],
+    ids=["azure", "mooncake"],
+)
+def test_real_traces_whole(
+    relative: str,
+    pool_tokens: int,
+    step_us: int,
+    real_trace: Callable[[str], Path],
+    hold_against_the_driver: HoldAgainst,
+) -> None:
+    trace = load_trace(real_trace(relative))
+    config = EngineConfig(LAYOUT, 16, pool_tokens // 16)
+    hold_against_the_driver(trace, config, SchedulerConfig(step_us=step_us))
+
+
 @pytest.mark.slow
 @settings(
     max_examples=SLOW_LIFECYCLES,
