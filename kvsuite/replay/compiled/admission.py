@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvsuite.replay.compiled.blocks import find, forget_hits, hold_block
 from kvsuite.replay.compiled.columns import Col
+from kvsuite.replay.compiled.decoders import begin_decoding
+from kvsuite.replay.compiled.fields import NO_BLOCKS, PROMISED, WATERMARK, B, C, F, S
 from kvsuite.replay.compiled.jit import compiled
 from kvsuite.replay.compiled.population import stop_waiting_first
-from kvsuite.replay.compiled.state import NO_BLOCKS, PROMISED, WATERMARK, B, C, F, S, State
-from kvsuite.replay.compiled.tables import append_blocks, note_finishing, note_write, segment_at, take_slot
+from kvsuite.replay.compiled.tables import append_blocks, note_write, segment_at, take_slot
+
+if TYPE_CHECKING:
+    from kvsuite.replay.compiled.state import State
 
 
 @compiled
@@ -57,7 +63,7 @@ def _seat(s: State, request: int, hits: int, chunk: int, step: int) -> tuple[int
     if stop < target:
         c[C.PREFILLING] += 1
     else:
-        note_finishing(s, slot)
+        begin_decoding(s, slot)
     if first:
         s.fate[F.HIT_TOKENS, request] = start
         s.row[Col.HIT] += start

@@ -5,11 +5,16 @@ The rules are those of `kvsuite.cache.block_pool`, `kvsuite.cache.prefix_cache` 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from kvsuite.replay.compiled.columns import Col
+from kvsuite.replay.compiled.fields import GROUP, B, C, G, M
 from kvsuite.replay.compiled.jit import compiled, inlined
-from kvsuite.replay.compiled.state import GROUP, B, C, G, M, State
+
+if TYPE_CHECKING:
+    from kvsuite.replay.compiled.state import State
 
 _SPREAD = -7046029254386353131
 """2**64 divided by the golden ratio, odd, as a signed number (Knuth, TAOCP vol. 3, 6.4)."""

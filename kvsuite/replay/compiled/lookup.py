@@ -15,9 +15,10 @@ import numpy as np
 from kvsuite.errors import ConfigError
 from kvsuite.replay.compiled.blocks import drop_block, find, hold_block, publish, take_block
 from kvsuite.replay.compiled.columns import NUM_COLUMNS
+from kvsuite.replay.compiled.fields import A, C
 from kvsuite.replay.compiled.jit import compiled
 from kvsuite.replay.compiled.requests import requests_of
-from kvsuite.replay.compiled.state import A, C, State, open_state
+from kvsuite.replay.compiled.state import State, open_state
 from kvsuite.replay.compiled.tables import segment_at
 
 if TYPE_CHECKING:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvsuite.replay.compiled.columns import Col
+from kvsuite.replay.compiled.fields import C
 from kvsuite.replay.compiled.jit import compiled
 from kvsuite.replay.compiled.rows import take_row
-from kvsuite.replay.compiled.state import C, Int64Array, State
 from kvsuite.replay.compiled.step import begin, next_step, settle
+
+if TYPE_CHECKING:
+    from kvsuite.replay.compiled.state import Int64Array, State
 
 
 @compiled

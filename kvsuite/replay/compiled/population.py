@@ -5,10 +5,12 @@ The rules are those of `kvsuite.replay.population`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvsuite.replay.compiled.blocks import hold_block
 from kvsuite.replay.compiled.columns import Col
-from kvsuite.replay.compiled.jit import compiled
-from kvsuite.replay.compiled.state import (
+from kvsuite.replay.compiled.decoders import begin_decoding, length_of
+from kvsuite.replay.compiled.fields import (
     CANCELLED,
     ENDED,
     FINISHED,
@@ -21,18 +23,19 @@ from kvsuite.replay.compiled.state import (
     A,
     C,
     F,
-    Int64Array,
     S,
-    State,
 )
+from kvsuite.replay.compiled.jit import compiled
 from kvsuite.replay.compiled.tables import (
     give_up_slot,
     map_published,
     note_final_length,
-    note_finishing,
     remove_running,
     take_slot,
 )
+
+if TYPE_CHECKING:
+    from kvsuite.replay.compiled.state import Int64Array, State
 
 
 @compiled
@@ -109,9 +112,12 @@ def preempt_youngest(s: State, step: int) -> int:
     c[C.RUNNING] -= 1
     slot = s.running[c[C.RUNNING]]
     request = s.slots[S.REQUEST, slot]
-    computed = s.slots[S.LENGTH, slot]
-    if computed >= s.fate[F.TARGET, request] and s.fate[F.GENERATED, request] >= s.asked[A.OUTPUT, request]:
-        note_final_length(s, computed)
+    computed = length_of(s, slot)
+    if s.slots[S.DECODING, slot]:
+        if c[C.DECODED]:
+            c[C.DECODED] -= 1
+        if computed - s.asked[A.PROMPT, request] >= s.asked[A.OUTPUT, request]:
+            note_final_length(s, computed)
     if s.fate[F.FIRST_TOKEN_STEP, request] == step:
         s.fate[F.FIRST_TOKEN_STEP, request] = -1
     s.fate[F.WRITTEN_BEFORE, request] = max(s.fate[F.WRITTEN_BEFORE, request], computed)
@@ -151,7 +157,7 @@ def fork_due(s: State, step: int) -> None:
     for k in range(count):
         slot = s.running[k]
         parent = s.slots[S.REQUEST, slot]
-        if s.slots[S.LENGTH, slot] < s.fate[F.TARGET, parent]:
+        if not s.slots[S.DECODING, slot]:
             continue
         for place in range(s.child_offsets[parent], s.child_offsets[parent + 1]):
             child = s.children[place]
@@ -159,7 +165,7 @@ def fork_due(s: State, step: int) -> None:
                 continue
             if s.asked[A.SPAWNED, child]:
                 _join(s, child, step)
-            elif s.slots[S.LENGTH, slot] == s.asked[A.FORK_AT, child]:
+            elif length_of(s, slot) == s.asked[A.FORK_AT, child]:
                 _fork(s, slot, child, step)
 
 
@@ -177,7 +183,7 @@ def finish_due(s: State, step: int) -> None:
             kept += 1
             continue
         request = s.slots[S.REQUEST, slot]
-        note_final_length(s, s.slots[S.LENGTH, slot])
+        note_final_length(s, length_of(s, slot))
         give_up_slot(s, slot)
         end(s, request, FINISHED, step)
         s.row[Col.FINISHED] += 1
@@ -260,6 +266,7 @@ def _fork(s: State, parent_slot: int, child: int, step: int) -> None:
     s.slots[S.SEEN_ENTRIES, slot] = entries
     s.slots[S.LENGTH, slot] = at
     s.slots[S.PUBLISHED, slot] = s.slots[S.PUBLISHED, parent_slot]
+    c[C.SHARED_TAILS] += 2 - s.slots[S.MAY_SHARE_TAIL, parent_slot]
     s.slots[S.MAY_SHARE_TAIL, slot] = 1
     s.slots[S.MAY_SHARE_TAIL, parent_slot] = 1
     c[C.LOGICAL] += at
@@ -267,7 +274,7 @@ def _fork(s: State, parent_slot: int, child: int, step: int) -> None:
     s.row[Col.FORKED] += 1
     if s.fate[F.GENERATED, child] > 0:
         s.fate[F.FIRST_TOKEN_STEP, child] = step
-    note_finishing(s, slot)
+    begin_decoding(s, slot)
     plan_cancel(s, child, step)
 
 

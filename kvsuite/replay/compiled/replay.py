@@ -15,9 +15,10 @@ from kvsuite.ledger.timeline import PoolTimeline, Timeline
 from kvsuite.replay.batch import SchedulerConfig
 from kvsuite.replay.compiled import loop
 from kvsuite.replay.compiled.columns import NUM_COLUMNS, ROW_ORDER
+from kvsuite.replay.compiled.fields import C, F
 from kvsuite.replay.compiled.requests import Requests, requests_of
 from kvsuite.replay.compiled.slots import SlotSteps
-from kvsuite.replay.compiled.state import C, F, State, open_state
+from kvsuite.replay.compiled.state import State, open_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

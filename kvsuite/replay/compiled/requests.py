@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsuite.errors import TraceError
-from kvsuite.replay.compiled.state import A, G
+from kvsuite.replay.compiled.fields import A, G
 from kvsuite.trace.model import ABSENT, ForkKind
 
 if TYPE_CHECKING:

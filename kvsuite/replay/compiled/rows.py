@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvsuite.replay.compiled.columns import Col
+from kvsuite.replay.compiled.decoders import class_at, length_of
+from kvsuite.replay.compiled.fields import B, C, K, S
 from kvsuite.replay.compiled.jit import compiled, inlined
-from kvsuite.replay.compiled.state import B, C, F, S, State
+
+if TYPE_CHECKING:
+    from kvsuite.replay.compiled.state import State
 
 _ORDER_BASE = 0x100000001B3
 """Base of the order digest: see `kvsuite.ledger.holdings.Holdings`."""
@@ -25,6 +31,9 @@ def take_row(s: State) -> None:
         copied += s.copies[k, 3]
         s.slots[S.COPIED_NOW, s.copies[k, 0]] = 0
     row[Col.COPIED] = copied
+    for k in range(c[C.GROWN]):
+        s.slots[S.GROWN, s.grown[k]] = 0
+    c[C.GROWN] = 0
     c[C.COPIES] = 0
     c[C.GONE] = 0
     c[C.INTERVAL] += 1
@@ -34,9 +43,12 @@ def take_row(s: State) -> None:
 def _note_new_blocks(s: State) -> None:
     """Count new table entries, oldest sequence first; nothing that a copy replaced has been freed."""
     c, row = s.c, s.row
+    _oldest_first(s)
     allocated = 0
-    for k in range(c[C.RUNNING]):
-        slot = s.running[k]
+    for k in range(c[C.GROWN]):
+        slot = s.grown[k]
+        if s.slots[S.REQUEST, slot] < 0:
+            continue
         seen, entries = s.slots[S.SEEN_ENTRIES, slot], s.slots[S.ENTRIES, slot]
         if s.slots[S.COPIED_NOW, slot]:
             row[Col.PRIVATE_TRANSITIONS] += 1
@@ -47,6 +59,17 @@ def _note_new_blocks(s: State) -> None:
         allocated += entries - seen
         s.slots[S.SEEN_ENTRIES, slot] = entries
     row[Col.ALLOCATED] = allocated
+
+
+@inlined
+def _oldest_first(s: State) -> None:
+    """Sort ``s.grown`` by age: decoders and then prompts came in order, so that little moves."""
+    for k in range(1, s.c[C.GROWN]):
+        slot, place = s.grown[k], k
+        while place > 0 and s.slots[S.AGE, s.grown[place - 1]] > s.slots[S.AGE, slot]:
+            s.grown[place] = s.grown[place - 1]
+            place -= 1
+        s.grown[place] = slot
 
 
 @compiled
@@ -121,19 +144,24 @@ def _note_order(s: State, block: int) -> None:
 @compiled
 def _sequence_columns(s: State) -> None:
     c, row = s.c, s.row
-    size = c[C.BLOCK_SIZE]
-    count = c[C.RUNNING]
-    slack, widest, partial, inner = 0, 0, 0, 0
-    for k in range(count):
+    size, count = c[C.BLOCK_SIZE], c[C.RUNNING]
+    partial = c[C.DECODERS] - s.classes[K.COUNT, class_at(s, 0)]
+    widest = _widest_slack(s) if partial else 0
+    inner, k, left = 0, count, c[C.PREFILLING]
+    while left:
+        k -= 1
         slot = s.running[k]
-        length, entries = s.slots[S.LENGTH, slot], s.slots[S.ENTRIES, slot]
-        empty = entries * size - length
-        slack += empty
+        if s.slots[S.DECODING, slot]:
+            continue
+        left -= 1
+        entries = s.slots[S.ENTRIES, slot]
+        empty = entries * size - s.slots[S.LENGTH, slot]
         widest = max(widest, empty)
         if empty:
             partial += 1
-        elif c[C.PREFILLING] and length < s.fate[F.TARGET, s.slots[S.REQUEST, slot]]:
+        else:
             inner += s.blocks[s.table[slot, entries - 1], B.EXTRA] > 0
+    slack = c[C.TABLE_ENTRIES] * size - c[C.LOGICAL]
     live = c[C.NUM_BLOCKS] - c[C.NULL_BLOCKS] - c[C.FREE] - c[C.IDLE]
     payload = live * size - slack
     row[Col.RUNNING] = count
@@ -145,34 +173,57 @@ def _sequence_columns(s: State) -> None:
     row[Col.LIVE_BLOCKS] = live
     row[Col.FULL_BLOCKS] = live - partial
     row[Col.FINAL_BLOCKS] = count - inner
-    _order_by_length(s)
     if count:
-        row[Col.LENGTH_MIN] = s.slots[S.LENGTH, s.by_length[0]]
-        row[Col.LENGTH_P50] = s.slots[S.LENGTH, s.by_length[(50 * count + 99) // 100 - 1]]
-        row[Col.LENGTH_P90] = s.slots[S.LENGTH, s.by_length[(90 * count + 99) // 100 - 1]]
-        row[Col.LENGTH_MAX] = s.slots[S.LENGTH, s.by_length[count - 1]]
+        _length_columns(s)
+
+
+@inlined
+def _widest_slack(s: State) -> int:
+    """Return the largest slack of a decoder: that of the fewest tokens in a last block that is not full."""
+    size = s.c[C.BLOCK_SIZE]
+    filled, number = 1, class_at(s, 1)
+    while s.classes[K.COUNT, number] == 0:
+        filled += 1
+        number = number + 1 if number + 1 < size else 0
+    return size - filled
+
+
+@inlined
+def _length_columns(s: State) -> None:
+    c, row = s.c, s.row
+    count = c[C.RUNNING]
+    middle, high = (50 * count + 99) // 100 - 1, (90 * count + 99) // 100 - 1
+    if c[C.PREFILLING] == 0:
+        row[Col.LENGTH_MIN] = length_of(s, s.by_length[0])
+        row[Col.LENGTH_P50] = length_of(s, s.by_length[middle])
+        row[Col.LENGTH_P90] = length_of(s, s.by_length[high])
+        row[Col.LENGTH_MAX] = length_of(s, s.by_length[count - 1])
+        return
+    _merge_lengths(s)
+    row[Col.LENGTH_MIN] = s.merged[0]
+    row[Col.LENGTH_P50] = s.merged[middle]
+    row[Col.LENGTH_P90] = s.merged[high]
+    row[Col.LENGTH_MAX] = s.merged[count - 1]
 
 
 @compiled
-def _order_by_length(s: State) -> None:
-    """Bring ``s.by_length`` up to date: decoding keeps the order, so that little moves."""
+def _merge_lengths(s: State) -> None:
+    """Put the lengths of all running sequences in order: those that still prefill among the decoders."""
     c = s.c
-    kept = 0
-    for k in range(c[C.ORDERED]):
-        slot = s.by_length[k]
-        if s.slots[S.REQUEST, slot] < 0 or s.slots[S.LISTED, slot] == 1:
+    decoders, used, k = c[C.DECODERS], 0, c[C.RUNNING]
+    for place in range(decoders):
+        s.merged[place] = length_of(s, s.by_length[place])
+    while used < c[C.PREFILLING]:
+        k -= 1
+        if s.slots[S.DECODING, s.running[k]]:
             continue
-        s.slots[S.LISTED, slot] = 1
-        length = s.slots[S.LENGTH, slot]
-        place = kept
-        while place > 0 and s.slots[S.LENGTH, s.by_length[place - 1]] > length:
-            s.by_length[place] = s.by_length[place - 1]
+        length = s.slots[S.LENGTH, s.running[k]]
+        place = decoders + used
+        while place > 0 and s.merged[place - 1] > length:
+            s.merged[place] = s.merged[place - 1]
             place -= 1
-        s.by_length[place] = slot
-        kept += 1
-    for k in range(kept):
-        s.slots[S.LISTED, s.by_length[k]] = 0
-    c[C.ORDERED] = kept
+        s.merged[place] = length
+        used += 1
 
 
 @compiled

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsuite.ledger.invariants import Violation
+from kvsuite.replay.compiled.fields import C, S
 from kvsuite.replay.compiled.loop import close_step, open_step
-from kvsuite.replay.compiled.state import C, S
 from kvsuite.replay.compiled.step import next_step
 from kvsuite.replay.content import MAX_KEPT_VIOLATIONS, ContentTally
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kvsuite.engine.snapshot import Int64Array, PoolKey
     from kvsuite.replay.compiled.state import State
     from kvsuite.replay.worker import Worker
@@ -66,7 +68,7 @@ class SlotSteps:
         copies = [copy for copy in s.copies[: s.c[C.COPIES]].tolist() if copy[3]]
         for slot, entry, source, tokens in copies:
             self._worker.copy(self._pool, source, int(s.table[slot, entry]), tokens)
-        writes = s.writes[: s.c[C.WRITES]].tolist()
+        writes = [*s.writes[: s.c[C.WRITES]].tolist(), *self._decoded()]
         for slot, start, stop, _ in writes:
             self._worker.write(
                 self._pool, self._slots(slot, start, stop), self._content_of(slot).tags(start, stop)
@@ -75,7 +77,7 @@ class SlotSteps:
         running = s.running[: s.c[C.RUNNING]].tolist()
         if self._read_all:
             for slot in running:
-                self._read_back(step, slot, 0, int(s.slots[S.LENGTH, slot]))
+                self._read_back(step, slot, 0, self._length(slot))
             return
         for slot, start, stop, hit in writes:
             self._read_back(step, slot, 0 if hit else max(0, start - self._size), stop)
@@ -83,7 +85,7 @@ class SlotSteps:
             self._read_back(step, slot, entry * self._size, entry * self._size + tokens)
         if running:
             slot = running[step % len(running)]
-            self._read_back(step, slot, 0, int(s.slots[S.LENGTH, slot]))
+            self._read_back(step, slot, 0, self._length(slot))
 
     def _read_back(self, step: int, slot: int, start: int, stop: int) -> None:
         places = self._slots(slot, start, stop)
@@ -101,6 +103,18 @@ class SlotSteps:
                 f"was written for it ({len(wrong)} tokens of this read are wrong)"
             )
             self.violations.append(Violation("content", step, str(self._pool), message))
+
+    def _decoded(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield what each decoder writes; one that became a decoder in this step has written its prompt."""
+        s = self._state
+        for slot in s.running[: s.c[C.RUNNING]].tolist():
+            if s.slots[S.DECODING, slot] and s.slots[S.BECAME, slot] < s.c[C.TICKS]:
+                length = self._length(slot)
+                yield slot, length - 1, length, 0
+
+    def _length(self, slot: int) -> int:
+        s = self._state
+        return int(s.slots[S.LENGTH, slot] + s.slots[S.DECODING, slot] * s.c[C.TICKS])
 
     def _content_of(self, slot: int) -> TokenContent:
         return self._content(int(self._state.slots[S.REQUEST, slot]))

@@ -1,193 +1,20 @@
-"""Everything a compiled replay knows, as arrays; names of the scalars in ``State.c``.
-
-A *slot* is a seat of the batch, ``0..max_sequences``; a request takes one while it runs. Blocks, slots and
-requests are numbers, and -1 is none.
-"""
+"""Everything a compiled replay knows, in arrays; `kvsuite.replay.compiled.fields` names their places."""
 
 from __future__ import annotations
 
 import mmap
-from enum import IntEnum, auto
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from kvsuite.replay.compiled.fields import GROUP, MAP_FIELDS, NUM_COUNTERS, A, B, C, F, S
 
 if TYPE_CHECKING:
     from kvsuite.replay.compiled.requests import Requests
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
-
-NEW, WAITING, RUNNING, ENDED = range(4)
-"""Status of a request."""
-FINISHED, CANCELLED, REJECTED, FORK_DENIED, ORPHANED = range(5)
-"""Endings, in the order of `kvsuite.replay.batch.Ending`."""
-NO_BLOCKS, PROMISED, WATERMARK = range(3)
-"""Reasons of a refused admission."""
-
-
-class C(IntEnum):
-    """Places in ``State.c``."""
-
-    # what was asked for
-    NUM_BLOCKS = 0
-    BLOCK_SIZE = 1
-    NULL_BLOCKS = 2
-    WATERMARK = 3
-    PREFIX_CACHE = 4
-    MAX_SEQUENCES = 5
-    MAX_STEP_TOKENS = 6
-    FORKS = 8
-    """Whether any request of the trace has children."""
-    # the pool
-    FREE = 9
-    IDLE = 10
-    IDLE_HEAD = 11
-    IDLE_TAIL = 12
-    PROMISED = 13
-    SHARED = 14
-    """Blocks with more than one holder."""
-    # the batch
-    STEP = 15
-    INTERVAL = 16
-    """Rows taken so far: what happens between two rows carries one number."""
-    RUNNING = 17
-    FREE_SLOTS = 18
-    WAITING = 19
-    WAIT_HEAD = 20
-    WAIT_TAIL = 21
-    PREFILLING = 22
-    """Running sequences whose prompt is not computed."""
-    PARENTS = 23
-    """Running sequences with children in the trace."""
-    FINISHING = 24
-    """Sequences that may be finished at the end of the step."""
-    NEXT_ARRIVAL = 25
-    NEXT_CANCEL = 26
-    DUE_NEXT = 27
-    """Cancellations due in the next step."""
-    PRESSED = 28
-    ENDED = 29
-    # since the row before
-    COPIES = 30
-    GONE = 31
-    WRITES = 32
-    # rows and lists that grow
-    ORDERED = 33
-    """Entries of ``State.by_length``."""
-    TOUCHED = 34
-    ID_ORDER = 35
-    TABLE_ENTRIES = 36
-    LOGICAL = 37
-    FINAL_LENGTHS = 38
-    CARRIED_FREED = 39
-    """Blocks freed at the end of the last step: the next row shows them."""
-    # what is known of the head of the queue, so that a blocked one is not looked up again at every step
-    HEAD = 40
-    """The request that ``State.hit_blocks`` belong to, else -1."""
-    HEAD_HITS = 41
-    HEAD_LIVE_HITS = 42
-    """Of those, blocks that a sequence holds."""
-
-
-NUM_COUNTERS = 43
-
-
-class A(IntEnum):
-    """Rows of ``State.asked``: a request, as the trace gives it."""
-
-    ARRIVAL_STEP = 0
-    PROMPT = auto()
-    OUTPUT = auto()
-    CANCEL_AFTER = auto()
-    CANCEL_STEP = auto()
-    FORK_AT = auto()
-    SPAWNED = auto()
-    """1 for a child that shares nothing."""
-
-
-class F(IntEnum):
-    """Rows of ``State.fate``: a request, as it fares."""
-
-    STATUS = 0
-    SLOT_OF = auto()
-    TARGET = auto()
-    GENERATED = auto()
-    WRITTEN_BEFORE = auto()
-    NEXT_WAITING = auto()
-    PREVIOUS_WAITING = auto()
-    ENDING = auto()
-    ARRIVED_STEP = auto()
-    ADMITTED_STEP = auto()
-    FIRST_TOKEN_STEP = auto()
-    ENDED_STEP = auto()
-    HIT_TOKENS = auto()
-    PREEMPTIONS = auto()
-
-
-class G(IntEnum):
-    """Rows of ``State.segments``."""
-
-    KEY = 0
-    END = auto()
-    """The first position after it."""
-    SHARED = auto()
-    """1 where more than one request of the trace has the key."""
-
-
-class S(IntEnum):
-    """Rows of ``State.slots``."""
-
-    REQUEST = 0
-    LENGTH = auto()
-    ENTRIES = auto()
-    SEEN_ENTRIES = auto()
-    """Entries of the table when the last row was taken; of a new sequence, those it found."""
-    PROMISED = auto()
-    PUBLISHED = auto()
-    SEGMENT = auto()
-    """Where the walk over the request's segments stands, as blocks are published."""
-    MAY_SHARE_TAIL = auto()
-    FINISHING = auto()
-    COPIED_NOW = auto()
-    LISTED = auto()
-
-
-class B(IntEnum):
-    """Places in a row of ``State.blocks``."""
-
-    EXTRA = 0
-    """Holders beyond the first: never touched for a block that only one sequence ever held."""
-    IDLE_PLACE = auto()
-    """Where it stands in ``State.idle``; -1 while it is not idle."""
-    IDLE_SINCE = auto()
-    """The interval in which it was cached last."""
-    FIRST_USE = auto()
-    HEAD_ENTRY = auto()
-    """The entry that the head of the queue would find it at, counted from 1; 0 for none."""
-    KEY = auto()
-    """Segment of its prefix key, counted from 1; 0 for none. The key is that with the next."""
-    ENTRY = auto()
-    MAPPED = auto()
-    """Whether the map has it: see `kvsuite.replay.compiled.blocks.publish`."""
-
-
-GROUP = 8
-"""Prefix keys of so many entries in a row have one place of the map, as they are asked for in a row."""
-
-
-class M(IntEnum):
-    """Places in a row of ``State.map``, the first ``GROUP`` apart, which are the blocks; -1 for none."""
-
-    KEY = GROUP
-    """Segment of the keys, counted from 1; 0 in an empty row."""
-    ENTRIES = auto()
-    """Their entries, divided by ``GROUP``."""
-
-
-MAP_FIELDS = 16
-"""Some of them unused: 64 bytes, a cache line."""
 
 
 class State(NamedTuple):
@@ -220,7 +47,17 @@ class State(NamedTuple):
     """int64[S]: slots of running sequences, oldest first."""
     free_slots: Int64Array
     by_length: Int64Array
-    """int64[2S]: slots by length, ascending, as of the last row; new ones behind them."""
+    """int64[S]: slots of decoders, shortest first."""
+    merged: Int64Array
+    """int64[2S]: where lengths are put in order."""
+    classes: Int64Array
+    """int64[K members, b]: decoders that fill their blocks in the same step, oldest first."""
+    calendar: Int64Array
+    """int64[ticks]: the first decoder with an event due at a tick, modulo its length."""
+    fresh: Int64Array
+    """int64[S]: slots that became decoders since the last decode phase."""
+    grown: Int64Array
+    """int64[S]: slots with new entries or a copy since the last row."""
     table: Int32Array
     """int32[S, W]"""
     free: Int32Array
@@ -306,7 +143,12 @@ def open_state(
         slots=np.full((len(S), seats), 0, np.int64) - (np.arange(len(S)) == S.REQUEST)[:, None],
         running=np.full(seats, -1, np.int64),
         free_slots=np.arange(seats - 1, -1, -1),
-        by_length=np.full(2 * seats, -1, np.int64),
+        by_length=np.full(seats, -1, np.int64),
+        merged=np.zeros(2 * seats, np.int64),
+        classes=np.array([[-1], [-1], [0]]).repeat(block_size, axis=1),
+        calendar=np.full(_power_of_two(2 + int(requests.asked[A.OUTPUT].max(initial=0))), -1, np.int64),
+        fresh=np.zeros(seats, np.int64),
+        grown=np.zeros(seats, np.int64),
         table=_lines(seats, width),
         free=free,
         blocks=blocks,

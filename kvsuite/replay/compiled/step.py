@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvsuite.replay.compiled.admission import admit
 from kvsuite.replay.compiled.columns import Col
+from kvsuite.replay.compiled.decoders import begin_decoding, class_at, length_of, take_due
+from kvsuite.replay.compiled.fields import A, C, F, K, S
 from kvsuite.replay.compiled.jit import compiled
 from kvsuite.replay.compiled.population import (
     arrive_due,
@@ -13,8 +17,10 @@ from kvsuite.replay.compiled.population import (
     plan_cancel,
     preempt_youngest,
 )
-from kvsuite.replay.compiled.state import A, C, F, S, State
-from kvsuite.replay.compiled.tables import grow, note_finishing, note_write, publish_full
+from kvsuite.replay.compiled.tables import grow, note_write, publish_full
+
+if TYPE_CHECKING:
+    from kvsuite.replay.compiled.state import State
 
 
 @compiled
@@ -30,14 +36,17 @@ def next_step(s: State, step: int) -> int:
 
 @compiled
 def begin(s: State, step: int) -> None:
-    """Schedule one step and take blocks for it; ``s.writes`` and ``s.copies`` say what it does."""
+    """Schedule one step and take blocks for it.
+
+    Every decoder that does not give way writes a token; ``s.writes`` and ``s.copies`` say what else is done.
+    """
     c = s.c
     c[C.PRESSED] = 0
     c[C.WRITES] = 0
     cancel_due(s, step)
     arrive_due(s, step)
     _decode(s, step)
-    budget = c[C.MAX_STEP_TOKENS] - c[C.WRITES]
+    budget = c[C.MAX_STEP_TOKENS] - c[C.DECODED]
     if c[C.PREFILLING]:
         budget = _prefill(s, budget, step)
     if c[C.WAITING] and not c[C.PRESSED]:
@@ -50,6 +59,11 @@ def begin(s: State, step: int) -> None:
 def settle(s: State, step: int) -> None:
     """Publish what the step has filled, then fork and end what is due."""
     if s.c[C.PREFIX_CACHE]:
+        slot = s.classes[K.FIRST, class_at(s, 0)]
+        while slot >= 0:
+            if s.slots[S.BECAME, slot] < s.c[C.TICKS]:
+                publish_full(s, slot)
+            slot = s.slots[S.CLASS_NEXT, slot]
         for k in range(s.c[C.WRITES]):
             publish_full(s, s.writes[k, 0])
     fork_due(s, step)
@@ -58,31 +72,54 @@ def settle(s: State, step: int) -> None:
 
 @compiled
 def _decode(s: State, step: int) -> None:
+    """Give every decoder a slot for one token, and move the clock on."""
     c = s.c
-    size = c[C.BLOCK_SIZE]
+    c[C.DECODED] = 0
+    if c[C.SHARED_TAILS]:
+        _grow_any(s, step)
+    else:
+        _grow_full(s, step)
+    c[C.TICKS] += 1
+    c[C.LOGICAL] += c[C.DECODERS]
+    c[C.DECODED] = c[C.DECODERS]
+    for k in range(c[C.FRESH]):
+        request = s.slots[S.REQUEST, s.fresh[k]]
+        if request >= 0 and s.fate[F.FIRST_TOKEN_STEP, request] < 0:
+            s.fate[F.FIRST_TOKEN_STEP, request] = step
+    c[C.FRESH] = 0
+    slot = take_due(s)
+    while slot >= 0:
+        request = s.slots[S.REQUEST, slot]
+        if s.fate[F.GENERATED, request] == s.asked[A.CANCEL_AFTER, request]:
+            plan_cancel(s, request, step)
+        slot = take_due(s)
+
+
+@compiled
+def _grow_full(s: State, step: int) -> None:
+    """Give a block to each decoder whose last one is full, oldest first."""
+    slot = s.classes[K.FIRST, class_at(s, 0)]
+    while slot >= 0:
+        length = length_of(s, slot) + 1
+        if not grow(s, slot, length) and not _make_room(s, slot, length, step):
+            return  # the others of its class were younger and gave way before it
+        slot = s.slots[S.CLASS_NEXT, slot]
+
+
+@compiled
+def _grow_any(s: State, step: int) -> None:
+    """Do the same where a decoder may also need a copy of its last block."""
+    c = s.c
     k = 0
     while k < c[C.RUNNING]:
         slot = s.running[k]
-        request = s.slots[S.REQUEST, slot]
-        length = s.slots[S.LENGTH, slot]
         k += 1
-        if length < s.fate[F.TARGET, request]:
+        if not s.slots[S.DECODING, slot]:
             continue
-        wanting = length == s.slots[S.ENTRIES, slot] * size or s.slots[S.MAY_SHARE_TAIL, slot] == 1
-        if wanting and not grow(s, slot, length + 1) and not _make_room(s, slot, length + 1, step):
-            continue
-        s.slots[S.LENGTH, slot] = length + 1
-        s.fate[F.TARGET, request] = length + 1
-        c[C.LOGICAL] += 1
-        generated = s.fate[F.GENERATED, request] + 1
-        s.fate[F.GENERATED, request] = generated
-        if s.fate[F.FIRST_TOKEN_STEP, request] < 0:
-            s.fate[F.FIRST_TOKEN_STEP, request] = step
-        if generated >= s.asked[A.OUTPUT, request]:
-            note_finishing(s, slot)
-        if generated == s.asked[A.CANCEL_AFTER, request]:
-            plan_cancel(s, request, step)
-        note_write(s, slot, length, length + 1, 0)
+        length = length_of(s, slot) + 1
+        full = length > s.slots[S.ENTRIES, slot] * c[C.BLOCK_SIZE]
+        if (full or s.slots[S.MAY_SHARE_TAIL, slot]) and not grow(s, slot, length):
+            _make_room(s, slot, length, step)
 
 
 @compiled
@@ -91,11 +128,10 @@ def _prefill(s: State, budget: int, step: int) -> int:
     k = 0
     while k < c[C.RUNNING] and budget > 0:
         slot = s.running[k]
-        request = s.slots[S.REQUEST, slot]
-        start, target = s.slots[S.LENGTH, slot], s.fate[F.TARGET, request]
         k += 1
-        if start >= target:
+        if s.slots[S.DECODING, slot]:
             continue
+        start, target = s.slots[S.LENGTH, slot], s.fate[F.TARGET, s.slots[S.REQUEST, slot]]
         stop = min(target, start + budget)
         if not grow(s, slot, stop) and not _make_room(s, slot, stop, step):
             continue
@@ -104,7 +140,7 @@ def _prefill(s: State, budget: int, step: int) -> int:
         budget -= stop - start
         if stop == target:
             c[C.PREFILLING] -= 1
-            note_finishing(s, slot)
+            begin_decoding(s, slot)
         note_write(s, slot, start, stop, 0)
     return budget
 
@@ -126,7 +162,7 @@ def _make_room(s: State, slot: int, length: int, step: int) -> bool:
 def _drop_lapsed_writes(s: State) -> None:
     """Take out the writes of those who gave way after they were scheduled, and add up the others."""
     c = s.c
-    kept, written = 0, 0
+    kept, written = 0, c[C.DECODED]
     preempted = s.row[Col.PREEMPTED] > 0
     for k in range(c[C.WRITES]):
         if preempted:

@@ -5,10 +5,16 @@ The rules are those of `kvsuite.cache.paged` and `kvsuite.engine.reference`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from kvsuite.replay.compiled.blocks import drop_block, enter_in_map, publish, take_block
 from kvsuite.replay.compiled.columns import Col
+from kvsuite.replay.compiled.decoders import end_decoding, length_of
+from kvsuite.replay.compiled.fields import RUNNING, B, C, F, G, S
 from kvsuite.replay.compiled.jit import compiled, inlined
-from kvsuite.replay.compiled.state import RUNNING, A, B, C, F, G, S, State
+
+if TYPE_CHECKING:
+    from kvsuite.replay.compiled.state import State
 
 
 @compiled
@@ -31,12 +37,14 @@ def take_slot(s: State, request: int, step: int) -> int:
     s.slots[S.MAY_SHARE_TAIL, slot] = 0
     s.slots[S.FINISHING, slot] = 0
     s.slots[S.COPIED_NOW, slot] = 0
+    s.slots[S.DECODING, slot] = 0
+    s.slots[S.GROWN, slot] = 0
+    s.slots[S.AGE, slot] = c[C.AGES]
+    c[C.AGES] += 1
     if s.fate[F.ADMITTED_STEP, request] < 0:
         s.fate[F.ADMITTED_STEP, request] = step
     if c[C.FORKS] and s.child_offsets[request + 1] > s.child_offsets[request]:
         c[C.PARENTS] += 1
-    s.by_length[c[C.ORDERED]] = slot
-    c[C.ORDERED] += 1
     return slot
 
 
@@ -60,8 +68,11 @@ def give_up_slot(s: State, slot: int) -> None:
         for k in range(c[C.COPIES]):
             if s.copies[k, 0] == slot:
                 s.copies[k, 3] = 0
-    if s.slots[S.LENGTH, slot] < s.fate[F.TARGET, request]:
+    if s.slots[S.DECODING, slot]:
+        end_decoding(s, slot)
+    else:
         c[C.PREFILLING] -= 1
+    c[C.SHARED_TAILS] -= s.slots[S.MAY_SHARE_TAIL, slot]
     if s.slots[S.FINISHING, slot]:
         c[C.FINISHING] -= 1
     if c[C.FORKS] and s.child_offsets[request + 1] > s.child_offsets[request]:
@@ -92,14 +103,16 @@ def grow(s: State, slot: int, length: int) -> bool:
     size = c[C.BLOCK_SIZE]
     entries = s.slots[S.ENTRIES, slot]
     new = (length + size - 1) // size - entries
-    filled = s.slots[S.LENGTH, slot] % size
+    filled = length_of(s, slot) % size
     copies = 0
     if s.slots[S.MAY_SHARE_TAIL, slot]:
         copies = int(filled > 0 and s.blocks[s.table[slot, entries - 1], B.EXTRA] > 0)
     if new + copies > c[C.FREE] + c[C.IDLE]:
         return False
+    c[C.SHARED_TAILS] -= s.slots[S.MAY_SHARE_TAIL, slot]
     s.slots[S.MAY_SHARE_TAIL, slot] = 0
     if copies:
+        _note_grown(s, slot)
         source = s.table[slot, entries - 1]
         target = take_block(s)
         s.table[slot, entries - 1] = target
@@ -120,6 +133,9 @@ def append_blocks(s: State, slot: int, entries: int) -> None:
     """Lengthen a table to ``entries`` blocks; what was promised to its prompt is redeemed."""
     c = s.c
     old = s.slots[S.ENTRIES, slot]
+    if entries == old:
+        return
+    _note_grown(s, slot)
     if c[C.FREE] >= entries - old:
         free = c[C.FREE]
         for entry in range(old, entries):
@@ -136,11 +152,19 @@ def append_blocks(s: State, slot: int, entries: int) -> None:
     s.slots[S.PROMISED, slot] = kept_promise
 
 
+@inlined
+def _note_grown(s: State, slot: int) -> None:
+    if not s.slots[S.GROWN, slot]:
+        s.slots[S.GROWN, slot] = 1
+        s.grown[s.c[C.GROWN]] = slot
+        s.c[C.GROWN] += 1
+
+
 @compiled
 def publish_full(s: State, slot: int) -> None:
     """Offer the blocks that a sequence has filled to others, each once."""
     size = s.c[C.BLOCK_SIZE]
-    full = s.slots[S.LENGTH, slot] // size
+    full = length_of(s, slot) // size
     asked_once = s.fate[F.PREEMPTIONS, s.slots[S.REQUEST, slot]] == 0
     segment = s.slots[S.SEGMENT, slot]
     for entry in range(s.slots[S.PUBLISHED, slot], full):
@@ -177,15 +201,6 @@ def remove_running(s: State, slot: int) -> None:
     for place in range(k, count):
         s.running[place] = s.running[place + 1]
     s.c[C.RUNNING] = count
-
-
-@inlined
-def note_finishing(s: State, slot: int) -> None:
-    """Mark a sequence that decodes and may have all its tokens."""
-    request = s.slots[S.REQUEST, slot]
-    if s.fate[F.GENERATED, request] >= s.asked[A.OUTPUT, request] and not s.slots[S.FINISHING, slot]:
-        s.slots[S.FINISHING, slot] = 1
-        s.c[C.FINISHING] += 1
 
 
 @compiled
