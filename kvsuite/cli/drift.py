@@ -51,6 +51,7 @@ def drift(
     limit: o.Limit = None,
     overlay: o.Overlay = None,
     overlay_seed: o.OverlaySeed = 0,
+    repeat: o.Repeat = 1,
     out: o.Out = None,
 ) -> None:
     """Say what changed between engines, or versions of one.
@@ -79,6 +80,7 @@ def drift(
             limit=limit,
             overlays=tuple(overlay or ()),
             overlay_seed=overlay_seed,
+            repeat=repeat,
         ),
         cache=CacheOptions(
             model=model,

@@ -59,6 +59,10 @@ Format = Annotated[
 ]
 Sort = Annotated[bool, typer.Option("--sort", help="Sort rows that go back in time.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N requests.")]
+Repeat = Annotated[
+    int,
+    typer.Option(min=1, help="The whole trace, overlays included, N times over, one copy after the other."),
+]
 Overlay = Annotated[
     list[str] | None,
     typer.Option(

@@ -48,6 +48,7 @@ def replay(
     limit: o.Limit = None,
     overlay: o.Overlay = None,
     overlay_seed: o.OverlaySeed = 0,
+    repeat: o.Repeat = 1,
     out: o.Out = None,
 ) -> None:
     """Replay a trace through an engine, every step accounted for.
@@ -70,6 +71,7 @@ def replay(
             limit=limit,
             overlays=tuple(overlay or ()),
             overlay_seed=overlay_seed,
+            repeat=repeat,
         ),
         cache=CacheOptions(
             model=model,

@@ -15,6 +15,7 @@ from kvsuite.replay.worker import ProbeWorker
 from kvsuite.sweep.plan import longest_declared_tokens
 from kvsuite.trace.load import load_trace
 from kvsuite.trace.overlay import apply_overlay
+from kvsuite.trace.tile import tiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,6 +41,7 @@ class TraceOptions:
     limit: int | None = None
     overlays: tuple[str, ...] = ()
     overlay_seed: int = 0
+    repeat: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ def parse_engine_options(texts: Iterable[str]) -> dict[str, int | str | bool]:
 
 
 def open_trace(text: str, options: TraceOptions) -> Trace:
-    """Read the trace called ``text``, cut it to ``limit`` requests and lay the overlays over it.
+    """Read the trace called ``text``, cut it to ``limit`` requests, lay the overlays over it, and repeat it.
 
     **Raises:** `TraceError` from the readers and overlays.
     """
@@ -100,7 +102,9 @@ def open_trace(text: str, options: TraceOptions) -> Trace:
         sort=options.sort,
         limit=options.limit,
     )
-    return apply_overlay(trace, *options.overlays, seed=options.overlay_seed) if options.overlays else trace
+    if options.overlays:
+        trace = apply_overlay(trace, *options.overlays, seed=options.overlay_seed)
+    return tiled(trace, options.repeat)
 
 
 def engine_config(options: CacheOptions, trace: Trace, *, block_size: int, pool: PoolSize) -> EngineConfig:

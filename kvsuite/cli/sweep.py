@@ -41,6 +41,7 @@ def sweep(
     limit: o.Limit = None,
     overlay: o.Overlay = None,
     overlay_seed: o.OverlaySeed = 0,
+    repeat: o.Repeat = 1,
     out: o.Out = None,
 ) -> None:
     """Replay block sizes and contiguous controls.
@@ -65,6 +66,7 @@ def sweep(
             limit=limit,
             overlays=tuple(overlay or ()),
             overlay_seed=overlay_seed,
+            repeat=repeat,
         ),
         cache=CacheOptions(
             model=model,

@@ -21,6 +21,7 @@ def info(
     limit: o.Limit = None,
     overlay: o.Overlay = None,
     overlay_seed: o.OverlaySeed = 0,
+    repeat: o.Repeat = 1,
 ) -> None:
     """Print rows, lengths, span, sharing, forks and cancels, and the content hash."""
     from kvsuite.cli.output import print_figures
@@ -36,6 +37,7 @@ def info(
         limit=limit,
         overlays=tuple(overlay or ()),
         overlay_seed=overlay_seed,
+        repeat=repeat,
     )
     print_figures(info_figures(trace, open_trace(trace, options), limit))
 
@@ -73,6 +75,7 @@ def convert(
     limit: o.Limit = None,
     overlay: o.Overlay = None,
     overlay_seed: o.OverlaySeed = 0,
+    repeat: o.Repeat = 1,
     accept_losses: Annotated[
         bool, typer.Option("--accept-losses", help="Write Mooncake although it cannot carry everything.")
     ] = False,
@@ -95,6 +98,7 @@ def convert(
         limit=limit,
         overlays=tuple(overlay or ()),
         overlay_seed=overlay_seed,
+        repeat=repeat,
     )
     opened = open_trace(trace, options)
     losses: tuple[str, ...] = ()

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsuite.errors import TraceError
+from kvsuite.trace.ragged import chunks, dense, row_chunks
 from kvsuite.trace.request import ABSENT, ForkKind
+from kvsuite.trace.request_ids import are_distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +28,8 @@ class RowError(TraceError):
         self.rule = rule
 
 
+_UNSEEN = -2
+"""Stands for the parent of a node that was not met yet; that of a request's first node is `ABSENT`."""
 MAX_SEQUENCE_TOKENS = 2**31 - 1
 """Longest sequence: a length and a position fit an int32 column."""
 
@@ -53,10 +57,7 @@ def check_trace(trace: Trace) -> None:
     **Raises:** `TraceError` that names the first request at fault and the rule it breaks.
     """
     _check_columns(trace)
-    for holds, rule in _row_rules(trace):
-        if not holds.all():
-            row = int(np.flatnonzero(~holds)[0])
-            raise RowError(trace.request_ids[row], row, rule)
+    _check_rows(trace)
     for child in np.flatnonzero(trace.parent != ABSENT).tolist():
         _check_fork(trace, child)
     _check_nodes(trace)
@@ -82,7 +83,7 @@ def _check_columns(trace: Trace) -> None:
             f"{trace.rows_read} rows read and {trace.rows_added} added, but {len(trace)} kept and "
             f"{dict(trace.dropped)} dropped: every row must be kept or dropped for a named reason"
         )
-    if len(set(trace.request_ids)) != len(trace):
+    if not are_distinct(trace.request_ids):
         seen: set[RequestId] = set()
         for row, request_id in enumerate(trace.request_ids):
             if request_id in seen:
@@ -90,32 +91,47 @@ def _check_columns(trace: Trace) -> None:
             seen.add(request_id)
 
 
-def _row_rules(trace: Trace) -> Iterator[tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], str]]:
-    absent = ABSENT
-    output, final = trace.output_tokens, trace.prompt_tokens + trace.output_tokens
-    cap, cancel_at = trace.max_output_tokens, trace.cancel_at_us
-    yield trace.prompt_tokens >= 1, "prompt_tokens must be at least 1"
+def _check_rows(trace: Trace) -> None:
+    first: dict[str, int] = {}
+    rules: list[str] = []
+    for start, stop in chunks(len(trace)):
+        rules = []
+        for holds, rule in _row_rules(trace, start, stop):
+            rules.append(rule)
+            if not holds.all():
+                first.setdefault(rule, start + int(np.flatnonzero(~holds)[0]))
+    for rule in rules:
+        if rule in first:
+            raise RowError(trace.request_ids[first[rule]], first[rule], rule)
+
+
+def _row_rules(
+    trace: Trace, start: int, stop: int
+) -> Iterator[tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], str]]:
+    absent, rows = ABSENT, slice(start, stop)
+    arrival, prompt, output = trace.arrival_us[rows], trace.prompt_tokens[rows], trace.output_tokens[rows]
+    cap, cancel_after = trace.max_output_tokens[rows], trace.cancel_after[rows]
+    cancel_at, hashed = trace.cancel_at_us[rows], trace.hashed_tokens[rows]
+    parent, kind = trace.parent[rows], trace.fork_kind[rows]
+    final, before = prompt + output, trace.arrival_us[max(start - 1, 0)]
+    yield prompt >= 1, "prompt_tokens must be at least 1"
     yield output >= 0, "output_tokens must not be negative"
     yield final <= MAX_SEQUENCE_TOKENS, f"a sequence holds at most {MAX_SEQUENCE_TOKENS} tokens"
-    yield np.diff(trace.arrival_us, prepend=trace.arrival_us[:1]) >= 0, "arrivals must not go back"
+    yield np.diff(arrival, prepend=before) >= 0, "arrivals must not go back"
     yield (cap == absent) | (cap >= output), "max_output_tokens must not be less than output_tokens"
-    known = np.isin(trace.fork_kind, [absent, *ForkKind])
+    known = np.isin(kind, [absent, *ForkKind])
     yield known, f"fork_kind must be one of {[kind.name for kind in ForkKind]}"
-    yield trace.parent < np.arange(len(trace)), "a parent must stand before its child"
-    both = (trace.parent == absent) == (trace.fork_kind == absent)
-    yield both, "a fork needs both parent and kind"
-    yield (trace.parent == absent) == (trace.fork_at == absent), "a fork needs both parent and fork point"
-    one = (trace.cancel_after == absent) | (cancel_at == absent)
+    yield parent < np.arange(start, stop), "a parent must stand before its child"
+    yield (parent == absent) == (kind == absent), "a fork needs both parent and kind"
+    yield (parent == absent) == (trace.fork_at[rows] == absent), "a fork needs both parent and fork point"
+    one = (cancel_after == absent) | (cancel_at == absent)
     yield one, "cancel_after and cancel_at exclude each other"
-    yield trace.cancel_after <= output, "cancel_after must not be more than output_tokens"
-    yield (cancel_at == absent) | (cancel_at >= trace.arrival_us), "cancel_at must not precede the arrival"
-    yield (trace.turn == absent) | (trace.session != absent), "a turn needs a session"
-    yield trace.hashed_tokens <= final, "prefix nodes must not cover more than prompt and output"
-    inherits = (trace.parent != absent) & (trace.fork_kind != ForkKind.SPAWN)
-    yield (
-        ~inherits | (trace.hashed_tokens == absent),
-        "a sample or beam has its parent's prefix nodes, none of its own",
-    )
+    yield cancel_after <= output, "cancel_after must not be more than output_tokens"
+    yield (cancel_at == absent) | (cancel_at >= arrival), "cancel_at must not precede the arrival"
+    yield (trace.turn[rows] == absent) | (trace.session[rows] != absent), "a turn needs a session"
+    yield hashed <= final, "prefix nodes must not cover more than prompt and output"
+    inherits = (parent != absent) & (kind != ForkKind.SPAWN)
+    yield ~inherits | (hashed == absent), "a sample or beam has its parent's prefix nodes, none of its own"
 
 
 def _check_fork(trace: Trace, child: int) -> None:
@@ -145,43 +161,63 @@ def _check_fork(trace: Trace, child: int) -> None:
 
 def _check_nodes(trace: Trace) -> None:
     """Check that nodes cover what `hashed_tokens` says and form a trie, each with one parent and one end."""
-    counts, size = np.diff(trace.node_offsets), trace.block_size
+    size = trace.block_size
     if len(trace.nodes) == 0 and not (trace.hashed_tokens > 0).any():
         return
     if size < 1:
         raise TraceError(
             f"the trace has prefix nodes and block size {size}: give the tokens a node stands for"
         )
-    wrong = np.flatnonzero(counts != -(-np.maximum(trace.hashed_tokens, 0) // size))
-    if len(wrong):
-        row = int(wrong[0])
-        rule = f"{counts[row]} prefix nodes of {size} tokens cannot cover {trace.hashed_tokens[row]} tokens"
-        raise RowError(trace.request_ids[row], row, rule)
-    parents, ends = node_parents(trace), node_ends(trace)
-    _, first, inverse = np.unique(trace.nodes, return_index=True, return_inverse=True)
-    strays = np.flatnonzero((parents != parents[first][inverse]) | (ends != ends[first][inverse]))
-    if len(strays) or int(trace.nodes.min()) < 0:
-        at = int(strays[0]) if len(strays) else int(trace.nodes.argmin())
-        row = int(np.searchsorted(trace.node_offsets, at, side="right")) - 1
+    for start, stop in chunks(len(trace)):
+        counts, covered = np.diff(trace.node_offsets[start : stop + 1]), trace.hashed_tokens[start:stop]
+        wrong = np.flatnonzero(counts != -(-np.maximum(covered, 0) // size))
+        if len(wrong):
+            at = int(wrong[0])
+            rule = f"{counts[at]} prefix nodes of {size} tokens cannot cover {covered[at]} tokens"
+            raise RowError(trace.request_ids[start + at], start + at, rule)
+    stray = int(trace.nodes.argmin()) if int(trace.nodes.min()) < 0 else _first_stray(trace)
+    if stray is not None:
+        row = int(np.searchsorted(trace.node_offsets, stray, side="right")) - 1
         raise RowError(
             trace.request_ids[row],
             row,
-            f"prefix node {trace.nodes[at]} is negative or stands elsewhere after another node: "
+            f"prefix node {trace.nodes[stray]} is negative or stands elsewhere after another node: "
             "a node stands for one whole prefix",
         )
 
 
-def node_parents(trace: Trace) -> Int64Array:
-    """Return the node before each entry of ``trace.nodes``, ABSENT for the first of a request."""
-    parents = np.empty_like(trace.nodes)
-    parents[1:] = trace.nodes[:-1]
-    starts = trace.node_offsets[:-1][np.diff(trace.node_offsets) > 0]
-    parents[starts] = ABSENT
+def _first_stray(trace: Trace) -> int | None:
+    """Return the first entry of ``trace.nodes`` whose node stood after another node, or ended elsewhere."""
+    numbers, bound = dense(trace.nodes)
+    parents, ends = np.full(bound, _UNSEEN, np.int64), np.zeros(bound, np.int64)
+    for start, stop in row_chunks(trace.node_offsets):
+        first, last = int(trace.node_offsets[start]), int(trace.node_offsets[stop])
+        here = numbers[first:last]
+        own_parents, own_ends = node_parents(trace, start, stop), node_ends(trace, start, stop)
+        fresh = np.flatnonzero(parents[here] == _UNSEEN)
+        nodes, firsts = np.unique(here[fresh], return_index=True)
+        parents[nodes], ends[nodes] = own_parents[fresh[firsts]], own_ends[fresh[firsts]]
+        strays = np.flatnonzero((parents[here] != own_parents) | (ends[here] != own_ends))
+        if len(strays):
+            return first + int(strays[0])
+    return None
+
+
+def node_parents(trace: Trace, start: int, stop: int) -> Int64Array:
+    """Return the node before each node of requests ``start..stop``, ABSENT for the first of a request."""
+    first, last = trace.node_offsets[start], trace.node_offsets[stop]
+    parents = np.empty(last - first, np.int64)
+    parents[1:] = trace.nodes[first : last - 1] if last > first else 0
+    bounds = trace.node_offsets[start : stop + 1]
+    parents[bounds[:-1][np.diff(bounds) > 0] - first] = ABSENT
     return parents
 
 
-def node_ends(trace: Trace) -> Int64Array:
-    """Return the number of tokens that each entry of ``trace.nodes`` covers, its whole prefix included."""
-    counts = np.diff(trace.node_offsets)
-    depth = np.arange(len(trace.nodes), dtype=np.int64) - np.repeat(trace.node_offsets[:-1], counts)
-    return np.minimum((depth + 1) * trace.block_size, np.repeat(trace.hashed_tokens, counts))
+def node_ends(trace: Trace, start: int, stop: int) -> Int64Array:
+    """Return the tokens that each node of requests ``start..stop`` covers, its whole prefix included."""
+    bounds = trace.node_offsets[start : stop + 1]
+    counts = np.diff(bounds)
+    depth = np.arange(bounds[0], bounds[-1], dtype=np.int64) - np.repeat(bounds[:-1], counts)
+    covered: Int64Array = np.repeat(trace.hashed_tokens[start:stop], counts)
+    ends: Int64Array = np.minimum((depth + 1) * trace.block_size, covered)
+    return ends

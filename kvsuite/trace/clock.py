@@ -21,7 +21,7 @@ DECIMAL_SHIFT: dict[TimeUnit, int] = {"s": 6, "ms": 3, "us": 0, "ns": -3}
 """Decimal places from each unit to microseconds."""
 
 _EXACT = Context(prec=64, traps=[Inexact, InvalidOperation])
-_MAX_US = 2**62
+MAX_US = 2**62
 _MAX_DIGITS = 20
 
 
@@ -44,7 +44,7 @@ def microseconds(times: Sequence[Time], unit: TimeUnit, origin: Time) -> Int64Ar
     else:
         exact = _rounded(times, shift, origin)
     for index, value in enumerate(exact):
-        if abs(value) > _MAX_US:
+        if abs(value) > MAX_US:
             raise TimeRangeError(index)
     return np.array(exact, np.int64)
 

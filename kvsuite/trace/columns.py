@@ -9,75 +9,32 @@ import numpy as np
 
 from kvsuite.errors import TraceError
 from kvsuite.trace.checks import RowError
-from kvsuite.trace.clock import Time, TimeRangeError, TimeUnit, microseconds
-from kvsuite.trace.model import ABSENT, Fill, ForkKind, RequestId, Trace, TraceSource
-from kvsuite.trace.trie import RawId, build_nodes
+from kvsuite.trace.clock import TimeRangeError
+from kvsuite.trace.lineage import parents_of, scopes_of
+from kvsuite.trace.model import ABSENT, Fill, RequestId, Trace, TraceSource
+from kvsuite.trace.ragged import constant, first_appearance, offsets_of, ragged_rows, taken
+from kvsuite.trace.request_ids import NumberedIds, picked
+from kvsuite.trace.trie import numbered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kvsuite.trace.clock import TimeUnit
+    from kvsuite.trace.parsed import ParsedRows
+    from kvsuite.trace.rows import Tail
     from kvsuite.trace.tokens import Int64Array
 
-FORK_KINDS = {kind.name.lower(): kind for kind in ForkKind}
 ZERO_PROMPT = "zero_prompt"
 """Why a row without prompt tokens is dropped."""
-
-
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """What a format calls its fields; ``prefix`` stands before a name where a place is given."""
-
-    time: str
-    prompt: str
-    output: str
-    prefix: str = "$."
-
-    def place(self, line: int, name: str) -> str:
-        """Return where a value stands, such as ``line 812 $.output_length``."""
-        return f"line {line} {self.prefix}{name}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParsedRows:
-    """Rows in file order, as parallel columns; an empty optional column is one that the format lacks."""
-
-    labels: Labels
-    lines: Sequence[int]
-    times: Sequence[Time]
-    time_unit: TimeUnit
-    prompt_tokens: Sequence[int]
-    output_tokens: Sequence[int]
-    request_ids: Sequence[str | None] = ()
-    hash_ids: Sequence[Sequence[RawId] | None] = ()
-    hashed_tokens: Sequence[int] = ()
-    """Tokens that ``hash_ids`` cover; not read where those are None."""
-    scopes: Sequence[int] = ()
-    """Namespace of the ids of each row."""
-    max_output_tokens: Sequence[int | None] = ()
-    parents: Sequence[str | None] = ()
-    forks: Sequence[str | None] = ()
-    fork_at: Sequence[int | None] = ()
-    cancel_after: Sequence[int | None] = ()
-    cancel_at: Sequence[Time | None] = ()
-    sessions: Sequence[str | None] = ()
-    turns: Sequence[int | None] = ()
-    priorities: Sequence[int] = ()
-    request_scopes: Sequence[str | None] = ()
-    """What sets equal tokens apart, not to be taken for ``scopes``, within which ids mean something."""
-
-    def __len__(self) -> int:
-        return len(self.lines)
-
-    def fail(self, row: int, name: str, found: str, remedy: str) -> NoReturn:
-        """Raise the `TraceError` of one row."""
-        raise TraceError(f"{found} @ {self.labels.place(self.lines[row], name)}: {remedy}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildRules:
     """How rows become a trace."""
 
+    time_unit: TimeUnit
     block_size: int = 0
+    tail: Tail = "ceil"
     drop_zero_prompts: bool = False
     sort: bool = False
     hash_scope: str = "global"
@@ -88,59 +45,65 @@ class BuildRules:
 
 
 def build_trace(rows: ParsedRows, source: TraceSource, rules: BuildRules) -> Trace:
-    """Return the trace of ``rows``.
+    """Return the trace of ``rows``, which are not to be added to any more.
 
     **Raises:** `TraceError` that names the line: no rows, a negative length, a time that goes back (unless
     ``rules.sort``), an unknown parent, or whatever `Trace` refuses.
     """
     prompt, output = _lengths(rows, rules)
-    kept = np.flatnonzero(prompt > 0)
-    if len(kept) == 0:
+    kept = None if (prompt > 0).all() else np.flatnonzero(prompt > 0)
+    count = len(rows) if kept is None else len(kept)
+    if count == 0:
         raise TraceError(
             f"no requests: {len(rows)} rows read, none with a prompt; give a trace with requests"
         )
-    arrival_us, cancel_at_us = _times(rows, kept)
+    arrival_us, cancel_at_us = _times(rows, kept, rules.time_unit)
     order = _order(rows, kept, arrival_us, sort=rules.sort)
-    file_rows = kept[order]
-    ids = [RequestId(_request_id(rows, row)) for row in file_rows.tolist()]
-    offsets, nodes, hashed_tokens = _prefixes(rows, file_rows.tolist(), rules.block_size)
-    lost = len(rows) - len(kept)
+    file_rows = _file_rows(kept, order)
+    ids = _request_ids(rows, file_rows)
+    offsets, nodes, hashed_tokens = _prefixes(rows, file_rows, rules)
+    lost = len(rows) - count
     dropped = (
         {**rules.dropped, ZERO_PROMPT: rules.dropped.get(ZERO_PROMPT, 0) + lost} if lost else rules.dropped
     )
-    columns = {name: _optional(values, file_rows) for name, values in _optional_columns(rows).items()}
+    parent = parents_of(rows, file_rows, ids)
     try:
         return Trace(
-            request_ids=tuple(ids),
-            arrival_us=arrival_us[order],
-            prompt_tokens=prompt[file_rows],
-            output_tokens=output[file_rows],
+            request_ids=ids,
+            arrival_us=_at(arrival_us, order),
+            prompt_tokens=_at(prompt, file_rows),
+            output_tokens=_at(output, file_rows),
             block_size=rules.block_size,
             node_offsets=offsets,
             nodes=nodes,
             hashed_tokens=hashed_tokens,
-            cancel_at_us=cancel_at_us[order],
-            parent=_parents(rows, file_rows.tolist(), ids),
-            fork_kind=_fork_kinds(rows, file_rows.tolist()),
-            session=_sessions(rows, file_rows.tolist()),
-            priority=_priorities(rows, file_rows),
+            cancel_at_us=_at(cancel_at_us, order),
+            parent=parent,
+            fork_kind=rows.fork_kinds.column(file_rows),
+            session=_sessions(rows, file_rows),
+            priority=rows.priorities.column(file_rows),
             source=source,
-            rows_read=len(kept) - rules.rows_added + sum(dropped.values()),
+            rows_read=count - rules.rows_added + sum(dropped.values()),
             dropped=dropped,
             filled=rules.filled,
             hash_scope=rules.hash_scope,
             rows_added=rules.rows_added,
-            scopes=_request_scopes(rows, file_rows.tolist(), ids),
-            **columns,
+            scopes=scopes_of(rows, file_rows, parent),
+            **{name: values.column(file_rows) for name, values in rows.optional.items()},
         )
     except RowError as error:
-        line = rows.lines[int(file_rows[error.row])]
-        raise TraceError(f"request {ids[error.row]} @ line {line}: {error.rule}; correct the row") from None
+        row = error.row if file_rows is None else int(file_rows[error.row])
+        raise TraceError(
+            f"request {ids[error.row]} @ line {rows.lines[row]}: {error.rule}; correct the row"
+        ) from None
+
+
+def _at(values: Int64Array, rows: Int64Array | None) -> Int64Array:
+    return values if rows is None else taken(values, rows)
 
 
 def _lengths(rows: ParsedRows, rules: BuildRules) -> tuple[Int64Array, Int64Array]:
-    prompt = np.array(rows.prompt_tokens, np.int64)
-    output = np.array(rows.output_tokens, np.int64)
+    prompt, output = rows.prompts.column(), rows.outputs.column()
     for name, column in ((rows.labels.prompt, prompt), (rows.labels.output, output)):
         negative = np.flatnonzero(column < 0)
         if len(negative):
@@ -158,126 +121,112 @@ def _lengths(rows: ParsedRows, rules: BuildRules) -> tuple[Int64Array, Int64Arra
     return prompt, output
 
 
-def _times(rows: ParsedRows, kept: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _times(rows: ParsedRows, kept: Int64Array | None, unit: TimeUnit) -> tuple[Int64Array, Int64Array]:
     """Return arrivals and cancel times of the kept rows, in microseconds from the earliest arrival."""
-    indices = kept.tolist()
-    times = [rows.times[row] for row in indices]
-    origin = min(times)
-    given = [k for k, row in enumerate(indices) if rows.cancel_at and rows.cancel_at[row] is not None]
-    ends: list[Time] = [time for k in given if (time := rows.cancel_at[indices[k]]) is not None]
-    cancel_at_us = np.full(len(indices), ABSENT, np.int64)
-    name, origins = rows.labels.time, indices
+    origin = rows.times.earliest(kept)
+    ends, places = _cancelled(rows, kept)
+    name, origins = rows.labels.time, kept
     try:
-        arrival_us = microseconds(times, rows.time_unit, origin)
-        name, origins = "cancel_at", [indices[k] for k in given]
-        cancel_at_us[given] = microseconds(ends, rows.time_unit, origin)
+        arrival_us = rows.times.microseconds(unit, origin, kept)
+        name, origins = "cancel_at", rows.cancel_rows.column(ends)
+        ends_us = rows.cancel_times.microseconds(unit, origin, ends)
     except TimeRangeError as error:
+        row = error.index if origins is None else int(origins[error.index])
         remedy = f"more than 64 digits or too far from the earliest arrival, {origin}; correct the row"
-        rows.fail(origins[error.index], name, f"{name} out of range", remedy)
-    for k in given:
-        if cancel_at_us[k] < arrival_us[k]:
-            found = f"cancel_at {rows.cancel_at[indices[k]]} before the request's own arrival"
-            rows.fail(indices[k], "cancel_at", found, "expected a later time; correct the row")
+        rows.fail(row, name, f"{name} out of range", remedy)
+    early = np.flatnonzero(ends_us < arrival_us[places])
+    if len(early):
+        end = int(ends[early[0]])
+        found = f"cancel_at {rows.cancel_times[end]} before the request's own arrival"
+        rows.fail(rows.cancel_rows[end], "cancel_at", found, "expected a later time; correct the row")
+    if len(ends) == 0:
+        return arrival_us, constant(len(arrival_us), ABSENT)
+    cancel_at_us = np.full(len(arrival_us), ABSENT, np.int64)
+    cancel_at_us[places] = ends_us
     return arrival_us, cancel_at_us
 
 
-def _order(rows: ParsedRows, kept: Int64Array, arrival_us: Int64Array, *, sort: bool) -> Int64Array:
-    if sort:
+def _cancelled(rows: ParsedRows, kept: Int64Array | None) -> tuple[Int64Array, Int64Array]:
+    """Return which times of cancellation are those of kept rows, and the places of these among the kept."""
+    at = rows.cancel_rows.column()
+    if kept is None:
+        return np.arange(len(at), dtype=np.int64), at
+    ends = np.flatnonzero(np.isin(at, kept))
+    return ends, np.searchsorted(kept, at[ends])
+
+
+def _order(
+    rows: ParsedRows, kept: Int64Array | None, arrival_us: Int64Array, *, sort: bool
+) -> Int64Array | None:
+    """Return the kept rows in order of arrival; None where they are in that order."""
+    back = np.flatnonzero(arrival_us[1:] < arrival_us[:-1])
+    if len(back) and sort:
         return np.argsort(arrival_us, kind="stable")
-    back = np.flatnonzero(np.diff(arrival_us) < 0)
     if len(back):
-        before, row = int(kept[back[0]]), int(kept[back[0] + 1])
-        rows.fail(
-            row,
-            rows.labels.time,
-            f"time goes back to {rows.times[row]} from {rows.times[before]} on line {rows.lines[before]}",
-            "expected non-decreasing times; --sort sorts the rows and keeps file order on ties",
-        )
-    return np.arange(len(kept), dtype=np.int64)
+        _refuse_order(rows, kept, int(back[0]))
+    return None
 
 
-def _request_id(rows: ParsedRows, row: int) -> str:
-    given = rows.request_ids[row] if rows.request_ids else None
-    return f"r{row}" if given is None else given
+def _refuse_order(rows: ParsedRows, kept: Int64Array | None, place: int) -> NoReturn:
+    before, row = (place + k if kept is None else int(kept[place + k]) for k in (0, 1))
+    rows.fail(
+        row,
+        rows.labels.time,
+        f"time goes back to {rows.times[row]} from {rows.times[before]} on line {rows.lines[before]}",
+        "expected non-decreasing times; --sort sorts the rows and keeps file order on ties",
+    )
+
+
+def _file_rows(kept: Int64Array | None, order: Int64Array | None) -> Int64Array | None:
+    """Return the row of the file of each request; None where they are all of them, in order."""
+    if kept is None or order is None:
+        return order if kept is None else kept
+    return kept[order]
+
+
+def _request_ids(rows: ParsedRows, file_rows: Int64Array | None) -> Sequence[RequestId]:
+    if rows.ids.given is None:
+        every = NumberedIds(len(rows))
+        return every if file_rows is None else picked(every, file_rows)
+    given = rows.ids.given
+    kept = range(len(rows)) if file_rows is None else file_rows.tolist()
+    return tuple(RequestId(f"r{row}" if (name := given[row]) is None else name) for row in kept)
 
 
 def _prefixes(
-    rows: ParsedRows, file_rows: list[int], block_size: int
+    rows: ParsedRows, file_rows: Int64Array | None, rules: BuildRules
 ) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return ``node_offsets``, ``nodes`` and ``hashed_tokens`` of the kept rows."""
-    given = [rows.hash_ids[row] if rows.hash_ids else None for row in file_rows]
-    chains: list[Sequence[RawId]] = [chain or () for chain in given]
-    hashed = [
-        ABSENT if chain is None else rows.hashed_tokens[row] if chain else 0
-        for chain, row in zip(given, file_rows, strict=True)
-    ]
-    scopes = [rows.scopes[row] for row in file_rows] if rows.scopes else [0] * len(file_rows)
-    offsets, nodes = build_nodes(chains, [max(tokens, 0) for tokens in hashed], block_size, scopes)
-    return offsets, nodes, np.array(hashed, np.int64)
+    counts = rows.id_counts()
+    if not (counts > 0).any():
+        hashed = _at(counts, file_rows)
+        return constant(len(hashed) + 1, 0), np.zeros(0, np.int64), hashed
+    offsets = offsets_of(np.maximum(counts, 0))
+    places = rows.chains.places(offsets, rows.id_scopes())
+    if file_rows is not None:
+        offsets, places = ragged_rows(offsets, places, file_rows)
+    nodes = places.astype(np.int64)
+    hashed = _at(_hashed_tokens(rows, counts, rules), file_rows)
+    numbered(nodes, offsets, np.maximum(hashed, 0) % max(rules.block_size, 1))
+    return offsets, nodes, hashed
 
 
-def _optional_columns(rows: ParsedRows) -> dict[str, Sequence[int | None]]:
-    return {
-        "max_output_tokens": rows.max_output_tokens,
-        "fork_at": rows.fork_at,
-        "cancel_after": rows.cancel_after,
-        "turn": rows.turns,
-    }
+def _hashed_tokens(rows: ParsedRows, counts: Int64Array, rules: BuildRules) -> Int64Array:
+    """Return the tokens that each row's ids cover: 0 for an empty list, `ABSENT` for none."""
+    if rules.block_size == 0:
+        return np.minimum(counts, 0)
+    covered = rows.prompts.column() + np.where(rows.finished_ids.column() == ABSENT, 0, rows.outputs.column())
+    if rules.tail == "floor":
+        covered -= covered % rules.block_size
+    return np.where(counts > 0, covered, np.minimum(counts, 0))
 
 
-def _optional(values: Sequence[int | None], file_rows: Int64Array) -> Int64Array:
-    if not values:
-        return np.full(len(file_rows), ABSENT, np.int64)
-    return np.array([ABSENT if value is None else value for value in values], np.int64)[file_rows]
-
-
-def _priorities(rows: ParsedRows, file_rows: Int64Array) -> Int64Array:
-    if not rows.priorities:
-        return np.zeros(len(file_rows), np.int64)
-    return np.array(rows.priorities, np.int64)[file_rows]
-
-
-def _sessions(rows: ParsedRows, file_rows: list[int]) -> Int64Array:
+def _sessions(rows: ParsedRows, file_rows: Int64Array | None) -> Int64Array:
     """Number sessions by first appearance."""
-    numbers: dict[str, int] = {}
-    given = [rows.sessions[row] if rows.sessions else None for row in file_rows]
-    indices = [ABSENT if name is None else numbers.setdefault(name, len(numbers)) for name in given]
-    return np.array(indices, np.int64)
-
-
-def _parents(rows: ParsedRows, file_rows: list[int], ids: list[RequestId]) -> Int64Array:
-    column = np.full(len(file_rows), ABSENT, np.int64)
-    if not any(rows.parents):
-        return column
-    places = {name: place for place, name in enumerate(ids)}
-    for child, row in enumerate(file_rows):
-        name = rows.parents[row]
-        if name is None:
-            continue
-        parent = places.get(RequestId(name))
-        if parent is None or parent >= child:
-            state = "unknown" if parent is None else "not before its child"
-            rows.fail(
-                row, "parent", f"parent {name} is {state}", "a parent's line stands before its children's"
-            )
-        column[child] = parent
-    return column
-
-
-def _request_scopes(rows: ParsedRows, file_rows: list[int], ids: list[RequestId]) -> tuple[str, ...]:
-    """Return the scope of each kept row; one that is absent in a sample or beam is its parent's."""
-    if not any(rows.request_scopes):
-        return ()
-    found: dict[str, str] = {}
-    for name, row in zip(ids, file_rows, strict=True):
-        given, parent = rows.request_scopes[row], rows.parents[row] if rows.parents else None
-        inherits = given is None and parent is not None and rows.forks[row] != "spawn"
-        found[name] = found[parent] if inherits and parent is not None else given or ""
-    return tuple(found.values())
-
-
-def _fork_kinds(rows: ParsedRows, file_rows: list[int]) -> Int64Array:
-    if not rows.forks:
-        return np.full(len(file_rows), ABSENT, np.int64)
-    kinds = [rows.forks[row] for row in file_rows]
-    return np.array([ABSENT if kind is None else FORK_KINDS[kind] for kind in kinds], np.int64)
+    codes = rows.sessions.codes.column(file_rows)
+    given = codes != ABSENT
+    if not given.any():
+        return constant(len(codes), ABSENT)
+    numbers = np.full(len(codes), ABSENT, np.int64)
+    numbers[given] = first_appearance(codes[given])
+    return numbers

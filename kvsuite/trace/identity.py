@@ -10,19 +10,26 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsuite.trace.checks import node_ends
+from kvsuite.trace.ragged import Appearances, constant, dense, row_chunks
 from kvsuite.trace.request import ABSENT, ForkKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kvsuite.trace.model import Trace
     from kvsuite.trace.tokens import Int64Array
+
+    BoolArray = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 HASH_PREFIX = "kvt1-"
 
 
 def content_hash(trace: Trace) -> str:
     """Return ``kvt1-`` and the SHA-256, in hexadecimal, of `canonical_text`."""
-    return HASH_PREFIX + hashlib.sha256(canonical_text(trace)).hexdigest()
+    digest = hashlib.sha256()
+    for part in canonical_parts(trace):
+        digest.update(part)
+    return HASH_PREFIX + digest.hexdigest()
 
 
 def canonical_text(trace: Trace) -> bytes:
@@ -32,44 +39,104 @@ def canonical_text(trace: Trace) -> bytes:
     appearance; whatever says nothing (an id of a partial block that never recurs, a session used once,
     names) is left out.
     """
-    start_us = int(trace.arrival_us.min(initial=2**62))
-    lines = [
-        f"{arrival - start_us} {prompt} {output}"
-        for arrival, prompt, output in zip(
-            trace.arrival_us.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True
-        )
-    ]
-    _append_nodes(trace, lines)
-    _append_rest(trace, lines, start_us)
-    block_size = trace.block_size if any(" b=" in line or " q=" in line for line in lines) else 0
-    return "".join(line + "\n" for line in [f"kvtrace-canonical/1 block={block_size}", *lines]).encode(
-        "ascii"
-    )
+    return b"".join(canonical_parts(trace))
 
 
-def first_appearance(values: Int64Array) -> Int64Array:
-    """Return the values renumbered 0, 1, ... in order of first appearance."""
-    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse]
+def canonical_parts(trace: Trace) -> Iterator[bytes]:
+    """Yield `canonical_text` in parts of whole lines, so that it never is in memory as a whole."""
+    numbering = _Numbering(trace)
+    yield f"kvtrace-canonical/1 block={trace.block_size if numbering.has_blocks else 0}\n".encode("ascii")
+    for start, stop in row_chunks(trace.node_offsets):
+        yield "".join(line + "\n" for line in numbering.lines(start, stop)).encode("ascii")
 
 
-def _append_nodes(trace: Trace, lines: list[str]) -> None:
-    if len(trace.nodes) == 0:
-        return
-    owners = np.repeat(np.arange(len(trace)), np.diff(trace.node_offsets))
-    partial = node_ends(trace) % trace.block_size != 0
-    for owner, text in _runs(owners[~partial], first_appearance(trace.nodes[~partial])):
-        lines[owner] += text
-    tails, rows = trace.nodes[partial], owners[partial]
-    _, inverse, counts = np.unique(tails, return_inverse=True, return_counts=True)
-    recurring = counts[inverse] > 1
-    numbers = first_appearance(tails[recurring])
-    for row, number in zip(rows[recurring].tolist(), numbers.tolist(), strict=True):
-        covered = int(trace.hashed_tokens[row])
-        end = "" if covered == trace.prompt_tokens[row] else f":{covered}"
-        lines[row] += f" q={number}{end}"
+class _Numbering:
+    """Writes lines from the first request to the last, and numbers what appears in them on the way."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._start_us = int(trace.arrival_us.min(initial=2**62))
+        self._nodes, bound = dense(trace.nodes)
+        self._full, self._tails = Appearances(bound), Appearances(bound)
+        self._recurring = self._recurring_tails(bound)
+        given = bool((trace.session != ABSENT).any())
+        self._sessions, bound = dense(trace.session + 1 if given else constant(len(trace), 0))
+        self._shared = np.bincount(self._sessions, minlength=bound) > 1
+        self._shared[self._sessions[trace.session == ABSENT][:1]] = False
+        self._session_numbers = Appearances(bound)
+        self._scopes: dict[str, int] = {}
+        full = len(trace.nodes) > 0 and bool((trace.hashed_tokens >= trace.block_size).any())
+        self.has_blocks = full or bool(self._recurring.any())
+        """Whether a line says of which blocks its tokens are."""
+
+    def _recurring_tails(self, bound: int) -> BoolArray:
+        """Return, for each node, whether it is a partial block that at least two requests have."""
+        if bound == 0:
+            return np.zeros(0, np.bool_)
+        ends = self._trace.node_offsets[1:][self._is_partial(slice(None))] - 1
+        recurring: BoolArray = np.bincount(self._nodes[ends], minlength=bound) > 1
+        return recurring
+
+    def _is_partial(self, rows: slice) -> BoolArray:
+        covered = self._trace.hashed_tokens[rows]
+        partial: BoolArray = (covered > 0) & (covered % self._trace.block_size != 0)
+        return partial
+
+    def lines(self, start: int, stop: int) -> list[str]:
+        """Return the lines of requests ``start..stop``, which follow those asked for before."""
+        trace, rows = self._trace, slice(start, stop)
+        lines = [
+            f"{arrival} {prompt} {output}"
+            for arrival, prompt, output in zip(
+                (trace.arrival_us[rows] - self._start_us).tolist(),
+                trace.prompt_tokens[rows].tolist(),
+                trace.output_tokens[rows].tolist(),
+                strict=True,
+            )
+        ]
+        if len(trace.nodes):
+            self._append_nodes(lines, start, stop)
+        self._append_rest(lines, start, stop)
+        return lines
+
+    def _append_nodes(self, lines: list[str], start: int, stop: int) -> None:
+        trace, rows = self._trace, slice(start, stop)
+        bounds = trace.node_offsets[start : stop + 1]
+        nodes = self._nodes[bounds[0] : bounds[-1]]
+        partial = self._is_partial(rows)
+        ends = bounds[1:][partial] - 1 - bounds[0]
+        full = np.ones(len(nodes), np.bool_)
+        full[ends] = False
+        owners = np.repeat(np.arange(stop - start), np.diff(bounds))
+        for owner, text in _runs(owners[full], self._full.number(nodes[full])):
+            lines[owner] += text
+        recurring = self._recurring[nodes[ends]]
+        at = np.flatnonzero(partial)[recurring]
+        for row, number in zip(at.tolist(), self._tails.number(nodes[ends][recurring]).tolist(), strict=True):
+            covered = int(trace.hashed_tokens[start + row])
+            end = "" if covered == trace.prompt_tokens[start + row] else f":{covered}"
+            lines[row] += f" q={number}{end}"
+
+    def _append_rest(self, lines: list[str], start: int, stop: int) -> None:
+        trace, rows = self._trace, slice(start, stop)
+        sessions = self._sessions[rows]
+        shared = self._shared[sessions]
+        numbers = np.zeros(stop - start, np.int64)
+        numbers[shared] = self._session_numbers.number(sessions[shared])
+        turn, cancel_after, cancel_at = trace.turn[rows], trace.cancel_after[rows], trace.cancel_at_us[rows]
+        _append(lines, "s", numbers, shared)
+        _append(lines, "u", turn, shared & (turn != ABSENT))
+        _append(lines, "r", trace.priority[rows], trace.priority[rows] != 0)
+        for row in np.flatnonzero(trace.parent[rows] != ABSENT).tolist():
+            kind = ForkKind(int(trace.fork_kind[start + row])).name.lower()
+            lines[row] += f" f={trace.parent[start + row]}:{kind}:{trace.fork_at[start + row]}"
+        _append(lines, "c", cancel_after, cancel_after != ABSENT)
+        _append(lines, "x", cancel_at - self._start_us, cancel_at != ABSENT)
+        cap = trace.max_output_tokens[rows]
+        _append(lines, "m", cap, cap != ABSENT)
+        for row, scope in enumerate(trace.scopes[rows]):
+            if scope:
+                lines[row] += f" k={self._scopes.setdefault(scope, len(self._scopes))}"
 
 
 def _runs(owners: Int64Array, numbers: Int64Array) -> list[tuple[int, str]]:
@@ -87,29 +154,7 @@ def _runs(owners: Int64Array, numbers: Int64Array) -> list[tuple[int, str]]:
     return [(owner, " b=" + ",".join(runs)) for owner, runs in found.items()]
 
 
-def _append_rest(trace: Trace, lines: list[str], start_us: int) -> None:
-    sessions, counts = np.unique(trace.session, return_counts=True)
-    shared = np.isin(trace.session, sessions[(counts > 1) & (sessions != ABSENT)])
-    rows = np.flatnonzero(shared)
-    for row, number in zip(rows.tolist(), first_appearance(trace.session[rows]).tolist(), strict=True):
-        lines[row] += f" s={number}"
-    _append(lines, "u", trace.turn, shared & (trace.turn != ABSENT))
-    _append(lines, "r", trace.priority, trace.priority != 0)
-    for row in np.flatnonzero(trace.parent != ABSENT).tolist():
-        kind = ForkKind(int(trace.fork_kind[row])).name.lower()
-        lines[row] += f" f={trace.parent[row]}:{kind}:{trace.fork_at[row]}"
-    _append(lines, "c", trace.cancel_after, trace.cancel_after != ABSENT)
-    _append(lines, "x", trace.cancel_at_us - start_us, trace.cancel_at_us != ABSENT)
-    _append(lines, "m", trace.max_output_tokens, trace.max_output_tokens != ABSENT)
-    scopes: dict[str, int] = {}
-    for row, scope in enumerate(trace.scopes):
-        if scope:
-            lines[row] += f" k={scopes.setdefault(scope, len(scopes))}"
-
-
-def _append(
-    lines: list[str], letter: str, values: Int64Array, given: np.ndarray[tuple[int], np.dtype[np.bool_]]
-) -> None:
+def _append(lines: list[str], letter: str, values: Int64Array, given: BoolArray) -> None:
     rows = np.flatnonzero(given)
     for row, value in zip(rows.tolist(), values[rows].tolist(), strict=True):
         lines[row] += f" {letter}={value}"

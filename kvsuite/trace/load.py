@@ -13,6 +13,7 @@ from kvsuite.trace.checks import node_ends
 from kvsuite.trace.clock import TIME_UNITS
 from kvsuite.trace.identity import content_hash
 from kvsuite.trace.model import ABSENT, ForkKind
+from kvsuite.trace.ragged import dense, row_chunks
 from kvsuite.trace.readers.registry import detect, reader_named
 from kvsuite.trace.readers.source import ReadOptions, open_trace_file
 from kvsuite.trace.rows import TAILS
@@ -75,9 +76,9 @@ def _one_of(option: str, given: str | None, known: tuple[T, ...]) -> T | None:
 
 def _read(path: Path, format_name: str | None, options: ReadOptions) -> Trace:
     try:
-        file = open_trace_file(path)
-        reader = detect(file) if format_name is None else reader_named(format_name)
-        return reader.read(file, options)
+        with open_trace_file(path) as file:
+            reader = detect(file) if format_name is None else reader_named(format_name)
+            return reader.read(file, options)
     except FileNotFoundError:
         raise TraceError(
             f"{path} is neither a file nor a synthetic workload: the workloads are "
@@ -153,10 +154,10 @@ def summarize(trace: Trace) -> TraceSummary:
         output=_lengths(trace.output_tokens),
         duration_us=int(trace.arrival_us[-1] - trace.arrival_us[0]),
         block_size=trace.block_size,
-        prefix_nodes=len(np.unique(trace.nodes)),
+        prefix_nodes=_distinct(trace.nodes),
         looked_up_tokens=int(trace.prompt_tokens[trace.hashed_tokens != ABSENT].sum()),
         hit_tokens=hit_tokens(trace),
-        sessions=len(np.unique(trace.session[trace.session != ABSENT])),
+        sessions=_distinct(trace.session[trace.session != ABSENT]),
         forks={name: count for name, count in kinds.items() if count},
         cancels=int(cancelled.sum()),
         capped=int((trace.max_output_tokens != ABSENT).sum()),
@@ -171,16 +172,38 @@ def hit_tokens(trace: Trace) -> int:
     """
     if len(trace.nodes) == 0:
         return 0
-    owners = np.repeat(np.arange(len(trace)), np.diff(trace.node_offsets))
-    numbers = {scope: number for number, scope in enumerate(dict.fromkeys(trace.scopes or ("",)))}
-    scopes = np.array([numbers[trace.scope_of(row)] for row in range(len(trace))], np.int64)
-    _, first = np.unique(trace.nodes * len(numbers) + scopes[owners], return_index=True)
-    seen = np.ones(len(trace.nodes), np.bool_)
-    seen[first] = False
-    covered = np.minimum(node_ends(trace), trace.prompt_tokens[owners])
-    hits = np.zeros(len(trace), np.int64)
-    np.maximum.at(hits, owners[seen], covered[seen])
-    return int(hits.sum())
+    keys, bound = dense(_scoped_nodes(trace))
+    known = np.zeros(bound, np.bool_)
+    total = 0
+    for start, stop in row_chunks(trace.node_offsets):
+        first, last = int(trace.node_offsets[start]), int(trace.node_offsets[stop])
+        here = keys[first:last]
+        seen = np.ones(len(here), np.bool_)
+        nodes, firsts = np.unique(here, return_index=True)
+        seen[firsts] = known[nodes]
+        known[nodes] = True
+        owners = np.repeat(np.arange(stop - start), np.diff(trace.node_offsets[start : stop + 1]))
+        covered = np.minimum(node_ends(trace, start, stop), trace.prompt_tokens[start:stop][owners])
+        hits = np.zeros(stop - start, np.int64)
+        np.maximum.at(hits, owners[seen], covered[seen])
+        total += int(hits.sum())
+    return total
+
+
+def _scoped_nodes(trace: Trace) -> Int64Array:
+    """Return numbers that are equal where node and scope are."""
+    if not trace.scopes:
+        return trace.nodes
+    numbers = {scope: number for number, scope in enumerate(dict.fromkeys(trace.scopes))}
+    scopes = np.array([numbers[scope] for scope in trace.scopes], np.int64)
+    return trace.nodes * len(numbers) + np.repeat(scopes, np.diff(trace.node_offsets))
+
+
+def _distinct(values: Int64Array) -> int:
+    numbers, bound = dense(values)
+    seen = np.zeros(bound, np.bool_)
+    seen[numbers] = True
+    return int(seen.sum())
 
 
 def _lengths(tokens: Int64Array) -> LengthSummary:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvsuite.errors import TraceError
 from kvsuite.trace.checks import ROW_COLUMNS, check_trace
+from kvsuite.trace.ragged import ragged_rows, taken
 from kvsuite.trace.request import ABSENT, Fill, ForkKind, Request, RequestId, TraceSource
+from kvsuite.trace.request_ids import picked
 from kvsuite.trace.tokens import Int64Array, TokenContent, TokenRun
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["ABSENT", "Fill", "ForkKind", "Request", "RequestId", "Trace", "TraceSource"]
 
@@ -36,7 +38,8 @@ class Trace:
     **Raises:** `TraceError` on construction when the columns contradict each other.
     """
 
-    request_ids: tuple[RequestId, ...]
+    request_ids: Sequence[RequestId]
+    """A tuple, or `kvsuite.trace.request_ids.RuledIds` that stand for one."""
     arrival_us: Int64Array
     prompt_tokens: Int64Array
     output_tokens: Int64Array
@@ -142,23 +145,12 @@ class Trace:
 
         **Raises:** `TraceError` when a child is kept without its parent.
         """
-        moved = {int(old): new for new, old in enumerate(rows.tolist())}
-        parents = self.parent[rows]
-        lost = [int(rows[k]) for k, p in enumerate(parents.tolist()) if p != ABSENT and p not in moved]
-        if lost:
-            raise TraceError(
-                f"request {self.request_ids[lost[0]]} is selected without its parent "
-                f"{self.request_ids[int(self.parent[lost[0]])]}: select both or neither"
-            )
-        runs = [self.nodes[self.node_offsets[i] : self.node_offsets[i + 1]] for i in rows.tolist()]
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(run) for run in runs], out=offsets[1:])
-        nodes = np.concatenate(runs) if runs else np.zeros(0, np.int64)
-        columns = {name: getattr(self, name)[rows] for name in ROW_COLUMNS}
-        columns["parent"] = np.array([p if p == ABSENT else moved[p] for p in parents.tolist()], np.int64)
+        columns: dict[str, Any] = {name: taken(getattr(self, name), rows) for name in ROW_COLUMNS}
+        columns["parent"] = self._moved_parents(rows, columns["parent"])
+        offsets, nodes = ragged_rows(self.node_offsets, self.nodes, rows)
         return replace(
             self,
-            request_ids=tuple(self.request_ids[i] for i in rows.tolist()),
+            request_ids=picked(self.request_ids, rows),
             node_offsets=offsets,
             nodes=nodes,
             rows_read=len(rows),
@@ -167,3 +159,19 @@ class Trace:
             scopes=tuple(self.scopes[i] for i in rows.tolist()) if self.scopes else (),
             **columns,
         )
+
+    def _moved_parents(self, rows: Int64Array, parents: Int64Array) -> Int64Array:
+        """Return where the ``parents`` of the selected ``rows`` are among them."""
+        forked = parents != ABSENT
+        if not forked.any():
+            return parents
+        moved = np.full(len(self), ABSENT, np.int64)
+        moved[rows] = np.arange(len(rows))
+        lost = np.flatnonzero(forked & (moved[parents] == ABSENT))
+        if len(lost):
+            child = int(rows[lost[0]])
+            raise TraceError(
+                f"request {self.request_ids[child]} is selected without its parent "
+                f"{self.request_ids[int(self.parent[child])]}: select both or neither"
+            )
+        return np.where(forked, moved[parents], ABSENT)

@@ -9,9 +9,10 @@ import msgspec
 import numpy as np
 
 from kvsuite.errors import TraceError
-from kvsuite.trace.clock import Time, milliseconds
-from kvsuite.trace.columns import BuildRules, Labels, ParsedRows, build_trace
+from kvsuite.trace.clock import milliseconds
+from kvsuite.trace.columns import BuildRules, build_trace
 from kvsuite.trace.model import ForkKind
+from kvsuite.trace.parsed import Batch, Labels, ParsedRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,37 +92,22 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_
     content_hash: str | None = None
 
 
-def hashed_tokens(row: Row, block_size: int, tail: Tail) -> int:
-    """Return the tokens that a row's prefix ids cover; with ``output_hash_ids`` the answer counts too."""
-    length = row.input_length + (row.output_length if row.output_hash_ids is not None else 0)
-    return length if tail == "ceil" else length // block_size * block_size
-
-
-def parsed_rows(
-    rows: Sequence[Row], lines: Sequence[int], block_size: int, tail: Tail, scopes: Sequence[int] = ()
-) -> ParsedRows:
-    """Return the columns of ``rows``; ids of the whole finished sequence stand in for those of the prompt."""
-    chains: list[Sequence[RawId] | None] = [
-        row.hash_ids if row.output_hash_ids is None else row.output_hash_ids for row in rows
-    ]
-    cancel_at: list[Time | None] = [row.cancel_at for row in rows]
-    return ParsedRows(
-        labels=LABELS,
+def batch_of(rows: Sequence[Row], lines: Sequence[int]) -> Batch:
+    """Return the columns of ``rows``."""
+    return Batch(
         lines=lines,
         times=[row.timestamp for row in rows],
-        time_unit="ms",
         prompt_tokens=[row.input_length for row in rows],
         output_tokens=[row.output_length for row in rows],
         request_ids=[row.request_id for row in rows],
-        hash_ids=chains,
-        hashed_tokens=[hashed_tokens(row, block_size, tail) if block_size else 0 for row in rows],
-        scopes=scopes,
+        hash_ids=[row.hash_ids for row in rows],
+        output_hash_ids=[row.output_hash_ids for row in rows],
         max_output_tokens=[row.max_output_length for row in rows],
         parents=[row.parent for row in rows],
         forks=[row.fork for row in rows],
         fork_at=[row.fork_at for row in rows],
         cancel_after=[row.cancel_after for row in rows],
-        cancel_at=cancel_at,
+        cancel_at=[row.cancel_at for row in rows],
         sessions=[row.session_id for row in rows],
         turns=[row.turn for row in rows],
         priorities=[row.priority for row in rows],
@@ -145,13 +131,17 @@ def trace_of(
     **Raises:** `TraceError` for rows that contradict each other.
     """
     rules = BuildRules(
+        time_unit="ms",
         block_size=block_size,
+        tail=tail,
         hash_scope=hash_scope,
         dropped=dropped or {},
         filled=filled,
         rows_added=rows_added,
     )
-    return build_trace(parsed_rows(rows, range(len(rows)), block_size, tail), source, rules)
+    parsed = ParsedRows(LABELS)
+    parsed.extend(batch_of(rows, range(len(rows))))
+    return build_trace(parsed, source, rules)
 
 
 def rows_of(trace: Trace) -> list[Row]:

@@ -146,3 +146,8 @@ def test_the_reference_keeps_scopes_apart(put_rows: PutRows, engine: str, hits: 
     done = replay(trace, open_engine(engine, EngineConfig(model_layout("tiny"), 4, 16)), read_all=True)
     assert [outcome.hit_tokens for outcome in done.outcomes] == hits
     assert {violation.invariant for violation in done.violations} == ({"content"} if hits[1] else set())
+
+
+def test_an_id_that_stands_twice_is_named_beside_scopes(put_rows: PutRows) -> None:
+    with pytest.raises(TraceError, match="request a @ line 3: its id stands twice"):
+        load_trace(put_rows(request("a", scope="x"), request("a", scope="y"), header=HEADER))

@@ -12,7 +12,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from kvsuite.errors import TraceError
-from kvsuite.trace.columns import BuildRules, Labels, ParsedRows, build_trace
+from kvsuite.trace.columns import BuildRules, build_trace
+from kvsuite.trace.parsed import Batch, Labels, ParsedRows
 from kvsuite.trace.readers.source import Reader
 from kvsuite.trace.readers.table import column_names, read_columns, whole_numbers
 
@@ -43,47 +44,57 @@ def read(file: TraceFile, options: ReadOptions) -> Trace:
     """
     options.refuse(NAME, "its stamps are wall-clock times", "time_unit")
     options.refuse(NAME, "it has no prefix hashes", "trace_block_size", "tail")
-    lines, cells = read_columns(file, _COLUMNS, ignored=(_IMAGES,))
-    rows = ParsedRows(
-        labels=LABELS,
-        lines=lines,
-        times=wall_clock_seconds(cells[LABELS.time], lines, LABELS),
-        time_unit="s",
-        prompt_tokens=whole_numbers(cells[LABELS.prompt], lines, LABELS.prompt),
-        output_tokens=whole_numbers(cells[LABELS.output], lines, LABELS.output),
-    )
-    return build_trace(rows, file.source(NAME), BuildRules(drop_zero_prompts=True, sort=options.sort))
+    clock = _WallClock()
+
+    def parse(lines: list[int], cells: dict[str, list[str]]) -> Batch:
+        return Batch(
+            lines=lines,
+            times=clock.seconds(cells[LABELS.time], lines),
+            prompt_tokens=whole_numbers(cells[LABELS.prompt], lines, LABELS.prompt),
+            output_tokens=whole_numbers(cells[LABELS.output], lines, LABELS.output),
+        )
+
+    rows = ParsedRows(LABELS)
+    for batch in read_columns(file, _COLUMNS, parse, ignored=(_IMAGES,)):
+        rows.extend(batch)
+    rules = BuildRules(time_unit="s", drop_zero_prompts=True, sort=options.sort)
+    return build_trace(rows, file.source(NAME), rules)
 
 
-def wall_clock_seconds(cells: list[str], lines: list[int], labels: Labels) -> list[Decimal]:
-    """Return exact seconds since 1970 of stamps such as ``2023-11-16 18:15:46.6805900``, zone or none.
+class _WallClock:
+    """Reads stamps, all of which have a time zone or none."""
 
-    **Raises:** `TraceError` for anything else, or where some stamps have a zone and some have none.
-    """
-    minutes: dict[str, int] = {}
-    found: list[Decimal] = []
-    zoned: bool | None = None
-    for line, cell in zip(lines, cells, strict=True):
-        match = _STAMP.fullmatch(cell.strip())
-        if match is None:
-            raise TraceError(
-                f"{cell!r} @ {labels.place(line, labels.time)}: expected a stamp such as "
-                "2023-11-16 18:15:46.6805900; correct the row"
-            )
-        minute, second, zone = match["minute"], match["second"], match["zone"]
-        if zoned is not None and zoned != (zone is not None):
-            raise TraceError(
-                f"{cell!r} @ {labels.place(line, labels.time)}: stamps with and without a time zone are "
-                "mixed; give every stamp the same"
-            )
-        zoned = zone is not None
-        start = minutes.get(minute + (zone or ""))
-        if start is None:
-            start = minutes[minute + (zone or "")] = _minute_seconds(
-                minute, zone, labels.place(line, labels.time)
-            )
-        found.append(start + Decimal(second))
-    return found
+    def __init__(self) -> None:
+        self._zoned: bool | None = None
+
+    def seconds(self, cells: list[str], lines: list[int]) -> list[Decimal]:
+        """Return exact seconds since 1970 of stamps such as ``2023-11-16 18:15:46.6805900``, zone or none.
+
+        **Raises:** `TraceError` for anything else, or where some stamps have a zone and some have none.
+        """
+        minutes: dict[str, int] = {}
+        found: list[Decimal] = []
+        for line, cell in zip(lines, cells, strict=True):
+            match = _STAMP.fullmatch(cell.strip())
+            if match is None:
+                raise TraceError(
+                    f"{cell!r} @ {LABELS.place(line, LABELS.time)}: expected a stamp such as "
+                    "2023-11-16 18:15:46.6805900; correct the row"
+                )
+            minute, second, zone = match["minute"], match["second"], match["zone"]
+            if self._zoned is not None and self._zoned != (zone is not None):
+                raise TraceError(
+                    f"{cell!r} @ {LABELS.place(line, LABELS.time)}: stamps with and without a time zone "
+                    "are mixed; give every stamp the same"
+                )
+            self._zoned = zone is not None
+            start = minutes.get(minute + (zone or ""))
+            if start is None:
+                start = minutes[minute + (zone or "")] = _minute_seconds(
+                    minute, zone, LABELS.place(line, LABELS.time)
+                )
+            found.append(start + Decimal(second))
+        return found
 
 
 def _minute_seconds(minute: str, zone: str | None, place: str) -> int:

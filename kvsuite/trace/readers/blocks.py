@@ -19,9 +19,7 @@ from kvsuite.errors import AmbiguousTrace, TraceError
 from kvsuite.trace.rows import TAILS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from kvsuite.trace.columns import Labels
+    from kvsuite.trace.parsed import Labels
     from kvsuite.trace.rows import Tail
     from kvsuite.trace.tokens import Int64Array
 
@@ -44,20 +42,14 @@ class IdCounts:
     def of(
         cls,
         labels: Labels,
-        lines: Sequence[int],
-        tokens: Sequence[int],
-        chains: Sequence[Sequence[object] | None],
+        lines: Int64Array,
+        tokens: Int64Array,
+        ids: Int64Array,
         name: str = "hash_ids",
     ) -> IdCounts:
         """Return the counts of the rows that have ids and tokens."""
-        kept = [k for k, chain in enumerate(chains) if chain and tokens[k] > 0]
-        return cls(
-            labels,
-            name,
-            np.array([lines[k] for k in kept], np.int64),
-            np.array([tokens[k] for k in kept], np.int64),
-            np.array([len(chains[k] or ()) for k in kept], np.int64),
-        )
+        kept = np.flatnonzero((ids > 0) & (tokens > 0))
+        return cls(labels, name, lines[kept], tokens[kept], ids[kept])
 
     def expected(self, block_size: int, tail: Tail) -> Int64Array:
         """Return the number of ids that each row should have."""

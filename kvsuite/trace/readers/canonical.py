@@ -5,16 +5,17 @@ docs/traces.md defines every key. Nothing is guessed: what the header says, ever
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from kvsuite.errors import AmbiguousTrace, TraceError
 from kvsuite.trace.columns import BuildRules, build_trace
 from kvsuite.trace.identity import content_hash
 from kvsuite.trace.model import Fill, TraceSource
+from kvsuite.trace.parsed import ParsedRows
 from kvsuite.trace.readers.blocks import IdCounts, check_counts, settle_tail
 from kvsuite.trace.readers.jsonl import decode_object, decode_rows
 from kvsuite.trace.readers.source import Reader
-from kvsuite.trace.rows import LABELS, SCHEMA, SCHEMA_VERSION, Header, Row, parsed_rows
+from kvsuite.trace.rows import LABELS, SCHEMA, SCHEMA_VERSION, Header, Row, batch_of
 
 if TYPE_CHECKING:
     from kvsuite.trace.model import Trace
@@ -37,25 +38,35 @@ def read(file: TraceFile, options: ReadOptions) -> Trace:
     `AmbiguousTrace` where the header leaves the block size open and no option settles it.
     """
     options.refuse(NAME, "its times are in ms", "time_unit")
-    (header_line, first), *rest = file.lines()
+    lines = file.lines()
+    header_line, first = next(lines)
     header = _header(file, first, header_line)
-    lines, rows = decode_rows(rest, file, Row, times=("timestamp",), optional_times=("cancel_at",))
+    block_size = _settled(header.block_size, options.trace_block_size, "block_size", "--trace-block-size")
+    stated_tail: Tail | None = _settled(header.tail, options.tail, "tail", "--tail")
+    rows = ParsedRows(LABELS, local_ids=header.hash_id_scope == "local")
+    faults = _Faults(block_size or 1)
+    decoded = decode_rows(lines, file, Row, times=("timestamp",), optional_times=("cancel_at",))
+    for numbers, batch in decoded:
+        rows.extend(batch_of(batch, numbers))
+        faults.look_into(numbers, batch)
     if header.requests is not None and header.requests != len(rows):
         raise TraceError(
             f"{len(rows)} requests @ line {header_line} $.requests: the header says {header.requests}; "
             "the file was cut or edited: fetch it again, or correct the header"
         )
-    block_size, tail = _blocks(header, lines, rows, options)
-    parsed = parsed_rows(rows, lines, block_size, tail, _scopes(header, lines, rows))
+    tail = _tail(rows, block_size, stated_tail)
+    faults.refuse(rows)
     rules = BuildRules(
-        block_size=block_size,
+        time_unit="ms",
+        block_size=block_size or 0,
+        tail=tail,
         sort=options.sort,
         hash_scope=header.hash_id_scope,
         dropped=header.dropped,
         filled=tuple(Fill(fill.name, fill.rule, fill.seed) for fill in header.filled),
         rows_added=header.added,
     )
-    trace = build_trace(parsed, _source(header, file), rules)
+    trace = build_trace(rows, _source(header, file), rules)
     if header.content_hash is not None and header.content_hash != (found := content_hash(trace)):
         raise TraceError(
             f"content_hash {header.content_hash} @ line {header_line} $.content_hash: the rows hash to "
@@ -87,16 +98,15 @@ def _source(header: Header, file: TraceFile) -> TraceSource:
     return TraceSource(given.format or NAME, given.name or file.path.name, given.digest, given.license)
 
 
-def _blocks(header: Header, lines: list[int], rows: list[Row], options: ReadOptions) -> tuple[int, Tail]:
-    """Return block size and tail rule, every row checked against them."""
-    block_size = _settled(header.block_size, options.trace_block_size, "block_size", "--trace-block-size")
-    stated_tail: Tail | None = _settled(header.tail, options.tail, "tail", "--tail")
-    prompts = IdCounts.of(LABELS, lines, [row.input_length for row in rows], [row.hash_ids for row in rows])
+def _tail(rows: ParsedRows, block_size: int | None, stated: Tail | None) -> Tail:
+    """Return the tail rule, every row checked against it and the block size."""
+    prompt_tokens = rows.prompts.column()
+    prompts = IdCounts.of(LABELS, rows.lines, prompt_tokens, rows.prompt_ids.column())
     finished = IdCounts.of(
         LABELS,
-        lines,
-        [row.input_length + row.output_length for row in rows],
-        [row.output_hash_ids for row in rows],
+        rows.lines,
+        prompt_tokens + rows.outputs.column(),
+        rows.finished_ids.column(),
         "output_hash_ids",
     )
     if block_size is None:
@@ -105,11 +115,10 @@ def _blocks(header: Header, lines: list[int], rows: list[Row], options: ReadOpti
                 "rows have prefix ids and the header has no block_size: add it to the header, or give "
                 "--trace-block-size"
             )
-        return 0, "ceil"
-    tail = settle_tail(prompts if len(prompts.ids) else finished, block_size, stated_tail)
+        return "ceil"
+    tail = settle_tail(prompts if len(prompts.ids) else finished, block_size, stated)
     check_counts(finished, block_size, tail)
-    _check_agreement(lines, rows, block_size)
-    return block_size, tail
+    return tail
 
 
 def _settled(stated: T | None, given: T | None, key: str, option: str) -> T | None:
@@ -118,39 +127,41 @@ def _settled(stated: T | None, given: T | None, key: str, option: str) -> T | No
     return given if stated is None else stated
 
 
-def _check_agreement(lines: list[int], rows: list[Row], block_size: int) -> None:
-    for line, row in zip(lines, rows, strict=True):
-        if row.hash_ids is None or row.output_hash_ids is None:
-            continue
-        full = row.input_length // block_size
-        if row.hash_ids[:full] != row.output_hash_ids[:full]:
+class _Faults:
+    """What may be wrong with the ids of rows, told only when every row has the right number of them."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._disagreement: tuple[int, int] | None = None
+        """Line of the first row whose two lists of ids disagree, and the full blocks of its prompt."""
+        self._unscoped_line: int | None = None
+        """Line of the first row with ids and without a session."""
+
+    def look_into(self, lines: list[int], rows: list[Row]) -> None:
+        """Note the first row of each kind."""
+        for line, row in zip(lines, rows, strict=True):
+            ids, finished = row.hash_ids, row.output_hash_ids
+            if row.session_id is None and self._unscoped_line is None and (ids or finished):
+                self._unscoped_line = line
+            if ids is None or finished is None or self._disagreement is not None:
+                continue
+            full = row.input_length // self._block_size
+            if ids[:full] != finished[:full]:
+                self._disagreement = line, full
+
+    def refuse(self, rows: ParsedRows) -> None:
+        """Raise the `TraceError` of a fault that counts in this file."""
+        if self._disagreement is not None:
+            line, full = self._disagreement
             raise TraceError(
                 f"output_hash_ids @ line {line} $.output_hash_ids: they cover prompt and answer and must "
                 f"start with the prompt's {full} full blocks as hash_ids gives them; correct the row"
             )
-
-
-def _scopes(header: Header, lines: list[int], rows: list[Row]) -> list[int]:
-    """Return the namespace of each row's ids: one for all, or one a session."""
-    if header.hash_id_scope == "global":
-        return []
-    numbers: dict[str, int] = {}
-    scopes: list[int] = []
-    for line, row in zip(lines, rows, strict=True):
-        if row.session_id is None:
-            if row.hash_ids or row.output_hash_ids:
-                _refuse_scope(line)
-            scopes.append(0)
-            continue
-        scopes.append(numbers.setdefault(row.session_id, len(numbers)))
-    return scopes
-
-
-def _refuse_scope(line: int) -> NoReturn:
-    raise TraceError(
-        f"ids without session_id @ line {line} $.session_id: hash_id_scope is local, so ids mean something "
-        "within a session only; give the row its session"
-    )
+        if rows.local_ids and self._unscoped_line is not None:
+            raise TraceError(
+                f"ids without session_id @ line {self._unscoped_line} $.session_id: hash_id_scope is local, "
+                "so ids mean something within a session only; give the row its session"
+            )
 
 
 READER = Reader(NAME, "kvsuite's own JSON lines with a header: the whole lifecycle", recognises, read)

@@ -15,7 +15,7 @@ from kvsuite.trace.readers.source import cut_off
 from kvsuite.trace.rows import is_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
     from kvsuite.trace.readers.source import TraceFile
 
@@ -31,14 +31,14 @@ _KEY = re.compile(r"^Object (?P<state>contains unknown|missing required) field `
 
 
 def decode_rows(
-    lines: Iterable[tuple[int, bytes]],
+    lines: Iterator[tuple[int, bytes]],
     file: TraceFile,
     row_type: type[RowT],
     *,
     times: tuple[str, ...],
     optional_times: tuple[str, ...] = (),
-) -> tuple[list[int], list[RowT]]:
-    """Return line numbers and rows; keys that start with ``x_`` are read past.
+) -> Iterator[tuple[list[int], list[RowT]]]:
+    """Yield line numbers and rows, batch by batch; keys that start with ``x_`` are read past.
 
     ``times`` and ``optional_times`` name fields that must hold an exact number: ``int`` or ``Decimal``.
 
@@ -46,30 +46,25 @@ def decode_rows(
     """
     decoder = msgspec.json.Decoder(row_type, float_hook=Decimal)
     keys = [f'"{name}"'.encode() for name in row_type.__struct_fields__]
-    numbers: list[int] = []
-    rows: list[RowT] = []
-    for number, line in lines:
-        try:
-            row = decoder.decode(line)
-        except msgspec.ValidationError:
-            row = _decode_extended(line, row_type, number)
-        except _NOT_JSON as error:
-            _refuse_json(error, number, file)
-        numbers.append(number)
-        rows.append(row)
-        for key in keys:
-            if line.count(key) > 1:
-                _check_keys_are_distinct(line, number)
-    for name in times:
-        _check_times(name, numbers, [getattr(row, name) for row in rows])
-    for name in optional_times:
-        given = [
-            (number, value)
-            for number, row in zip(numbers, rows, strict=True)
-            if (value := getattr(row, name)) is not None
-        ]
-        _check_times(name, [number for number, _ in given], [value for _, value in given])
-    return numbers, rows
+    for batch in file.batches(lines):
+        rows: list[RowT] = []
+        for number, line in batch:
+            try:
+                row = decoder.decode(line)
+            except msgspec.ValidationError:
+                row = _decode_extended(line, row_type, number)
+            except _NOT_JSON as error:
+                _refuse_json(error, number, file)
+            for key in keys:
+                if line.count(key) > 1:
+                    _check_keys_are_distinct(line, number)
+            for name in times:
+                _check_time(name, number, getattr(row, name))
+            for name in optional_times:
+                if (value := getattr(row, name)) is not None:
+                    _check_time(name, number, value)
+            rows.append(row)
+        yield [number for number, _ in batch], rows
 
 
 def decode_object(line: bytes, row_type: type[RowT], number: int) -> RowT:
@@ -132,16 +127,15 @@ def _check_keys_are_distinct(line: bytes, number: int) -> None:
 
 
 def _refuse_json(error: Exception, number: int, file: TraceFile | None = None) -> NoReturn:
-    if file is not None and number == file.data.count(b"\n") + 1 and not file.ends_with_newline:
+    if file is not None and number == file.unended_line:
         cut_off(number)
     why = {InvalidOperation: "a number is out of range", RecursionError: "it is nested too deep"}
     said = why.get(type(error), str(error))
     raise TraceError(f"line {number} is not JSON ({said}); correct or remove the line") from None
 
 
-def _check_times(name: str, numbers: list[int], values: list[Any]) -> None:
-    for number, value in zip(numbers, values, strict=True):
-        if not is_time(value):
-            raise TraceError(
-                f"{_value_text(value, '$')} @ line {number} $.{name}: expected a number; correct the line"
-            )
+def _check_time(name: str, number: int, value: Any) -> None:
+    if not is_time(value):
+        raise TraceError(
+            f"{_value_text(value, '$')} @ line {number} $.{name}: expected a number; correct the line"
+        )

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from kvsuite.errors import AmbiguousTrace, TraceError
-from kvsuite.trace.columns import BuildRules, ParsedRows, build_trace
+from kvsuite.trace.columns import BuildRules, build_trace
+from kvsuite.trace.parsed import Batch, ParsedRows
 from kvsuite.trace.readers.blocks import IdCounts, settle_blocks, settle_tail
 from kvsuite.trace.readers.jsonl import decode_rows
 from kvsuite.trace.readers.source import Reader
@@ -57,34 +58,36 @@ def read(file: TraceFile, options: ReadOptions) -> Trace:
 
     **Raises:** `AmbiguousTrace` where unit, block size or tail rule are in doubt; `TraceError` for a bad row.
     """
-    lines, found = decode_rows(file.lines(), file, MooncakeRow, times=("timestamp",))
-    _check_ids(lines, found)
-    unit = _time_unit(found, options)
-    block_size, tail = _blocks(lines, found, options)
-    rows = ParsedRows(
-        labels=LABELS,
-        lines=lines,
-        times=[row.timestamp for row in found],
-        time_unit=unit,
-        prompt_tokens=[row.input_length for row in found],
-        output_tokens=[row.output_length for row in found],
-        request_ids=[_name(row) for row in found],
-        hash_ids=[row.hash_ids for row in found],
-        hashed_tokens=[_covered(row.input_length, block_size, tail) for row in found],
-        sessions=[None if row.session_id is None else str(row.session_id) for row in found],
-        priorities=[row.priority or 0 for row in found],
+    rows = ParsedRows(LABELS)
+    stated = _StatedBlockSize(options.trace_block_size)
+    for lines, found in decode_rows(file.lines(), file, MooncakeRow, times=("timestamp",)):
+        _check_ids(lines, found)
+        stated.look_into(lines, found)
+        rows.extend(_batch(lines, found))
+    unit = _time_unit(rows, stated, options)
+    block_size, tail = _blocks(rows, stated, options)
+    rules = BuildRules(
+        time_unit=unit, block_size=block_size, tail=tail, drop_zero_prompts=True, sort=options.sort
     )
-    rules = BuildRules(block_size=block_size, drop_zero_prompts=True, sort=options.sort)
     return build_trace(rows, file.source(NAME), rules)
+
+
+def _batch(lines: list[int], rows: list[MooncakeRow]) -> Batch:
+    return Batch(
+        lines=lines,
+        times=[row.timestamp for row in rows],
+        prompt_tokens=[row.input_length for row in rows],
+        output_tokens=[row.output_length for row in rows],
+        request_ids=[_name(row) for row in rows],
+        hash_ids=[row.hash_ids for row in rows],
+        sessions=[None if row.session_id is None else str(row.session_id) for row in rows],
+        priorities=[row.priority or 0 for row in rows],
+    )
 
 
 def _name(row: MooncakeRow) -> str | None:
     given = row.id if row.request_id is None else row.request_id
     return None if given is None else str(given)
-
-
-def _covered(tokens: int, block_size: int, tail: Tail) -> int:
-    return tokens if tail == "ceil" or block_size == 0 else tokens // block_size * block_size
 
 
 def _check_ids(lines: list[int], rows: list[MooncakeRow]) -> None:
@@ -95,43 +98,58 @@ def _check_ids(lines: list[int], rows: list[MooncakeRow]) -> None:
             )
 
 
-def _time_unit(rows: list[MooncakeRow], options: ReadOptions) -> TimeUnit:
+class _StatedBlockSize:
+    """The block size that rows state, or an option."""
+
+    def __init__(self, given: int | None) -> None:
+        self.tokens = given
+        self.in_rows = False
+        self._origin = "--trace-block-size says"
+        self._other: tuple[int, int] | None = None
+        """Line of the first row that states another size, and that size."""
+
+    def look_into(self, lines: list[int], rows: list[MooncakeRow]) -> None:
+        """Note what the rows state."""
+        for line, row in zip(lines, rows, strict=True):
+            if row.block_size is None:
+                continue
+            self.in_rows = True
+            if self.tokens is None:
+                self.tokens, self._origin = row.block_size, f"line {line} says"
+            if row.block_size != self.tokens and self._other is None:
+                self._other = line, row.block_size
+
+    def check(self) -> None:
+        """Raise the `TraceError` of rows that contradict each other or the option."""
+        if self._other is not None:
+            line, tokens = self._other
+            raise TraceError(
+                f"block_size {tokens} @ line {line} $.block_size: expected {self.tokens}, as {self._origin}; "
+                "a trace has one block size"
+            )
+
+
+def _time_unit(rows: ParsedRows, stated: _StatedBlockSize, options: ReadOptions) -> TimeUnit:
     if options.time_unit is not None:
         return options.time_unit
-    if any(row.block_size is not None for row in rows):
+    if stated.in_rows:
         raise AmbiguousTrace(
             "rows carry block_size, which only other producers write, some with times in s and some in ms: "
             "give --time-unit s, ms, us or ns"
         )
-    check_milliseconds([row.timestamp for row in rows])
+    check_milliseconds(rows.times)
     return "ms"
 
 
-def _blocks(lines: list[int], rows: list[MooncakeRow], options: ReadOptions) -> tuple[int, Tail]:
+def _blocks(rows: ParsedRows, stated: _StatedBlockSize, options: ReadOptions) -> tuple[int, Tail]:
     """Return block size and tail rule; size 0 where no row has ids."""
-    counts = IdCounts.of(LABELS, lines, [row.input_length for row in rows], [row.hash_ids for row in rows])
-    stated = _stated_block_size(lines, rows, options)
+    counts = IdCounts.of(LABELS, rows.lines, rows.prompts.column(), rows.prompt_ids.column())
+    stated.check()
     if len(counts.ids) == 0:
         return 0, "ceil"
-    if stated is not None:
-        return stated, settle_tail(counts, stated, options.tail)
+    if stated.tokens is not None:
+        return stated.tokens, settle_tail(counts, stated.tokens, options.tail)
     return settle_blocks(counts, BLOCK_SIZE, options.tail)
-
-
-def _stated_block_size(lines: list[int], rows: list[MooncakeRow], options: ReadOptions) -> int | None:
-    stated = options.trace_block_size
-    origin = "--trace-block-size says"
-    for line, row in zip(lines, rows, strict=True):
-        if row.block_size is None:
-            continue
-        if stated is None:
-            stated, origin = row.block_size, f"line {line} says"
-        if row.block_size != stated:
-            raise TraceError(
-                f"block_size {row.block_size} @ line {line} $.block_size: expected {stated}, as {origin}; "
-                "a trace has one block size"
-            )
-    return stated
 
 
 READER = Reader(NAME, "Mooncake JSON lines: arrivals, lengths, prefix ids", recognises, read)

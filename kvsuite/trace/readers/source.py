@@ -1,32 +1,34 @@
-"""A trace file as bytes and lines, and what a reader of one format is."""
+"""A trace file as lines, read once, and what a reader of one format is."""
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import io
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
 from kvsuite.errors import TraceError
 from kvsuite.trace.model import TraceSource
+from kvsuite.trace.readers.stream import LineStream, in_batches, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import Self
 
     from kvsuite.trace.clock import TimeUnit
     from kvsuite.trace.model import Trace
     from kvsuite.trace.rows import Tail
 
-_GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
 _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
-MAX_TRACE_BYTES = 2 << 30
+BATCH_ROWS = 4096
+"""Rows that exist as Python objects at once."""
+_BATCH_BYTES = 1 << 22
+MAX_TRACE_BYTES = 16 << 30
 """Largest trace text; a small compressed file may hold a thousand times its size."""
 
 
@@ -54,19 +56,43 @@ class ReadOptions:
 OPTION_NAMES = {"trace_block_size": "--trace-block-size", "time_unit": "--time-unit", "tail": "--tail"}
 
 
-@dataclass(frozen=True)
 class TraceFile:
-    """The bytes of a trace file, decompressed, without a byte-order mark."""
+    """A trace file, read once from its first line to its last, without a byte-order mark."""
 
-    path: Path
-    data: bytes
-    digest: str
-    """``sha256:`` of the file as it lies on disk."""
+    def __init__(self, path: Path, batch_rows: int) -> None:
+        self.path = path
+        self.batch_rows = batch_rows
+        self.unended_line: int | None = None
+        """Number of a line that was read and has no line end: the last, and it may be cut off."""
+        self._stream = LineStream(path, MAX_TRACE_BYTES)
+        self._rest = iter(self._stream)
+        self._blank_lines = self._blank_bytes = 0
+        start = next(self._rest, b"")
+        if start.startswith(_WIDE_BOMS):
+            raise TraceError("the file is UTF-16 or UTF-32 text; write it as UTF-8")
+        start = start.removeprefix(_BOM)
+        while start and not start.strip():
+            self._blank_lines += 1
+            self._blank_bytes += len(start)
+            start = next(self._rest, b"")
+        self._start = start
+        if not start:
+            raise TraceError("the file is empty; give a trace with requests")
 
-    @cached_property
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+    @property
     def first_line(self) -> bytes:
-        """The first line that is not blank; empty for an empty file."""
-        return next((line for _, line in self.lines()), b"")
+        """The first line that is not blank."""
+        return self._start.strip()
 
     @cached_property
     def first_object(self) -> dict[str, Any]:
@@ -77,71 +103,58 @@ class TraceFile:
             return {}
         return found if isinstance(found, dict) else {}
 
-    @property
-    def ends_with_newline(self) -> bool:
-        """Whether the last line has its line end; one without may be cut off."""
-        return self.data.endswith(b"\n")
-
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield line numbers from 1 and lines that are not blank, without LF or CRLF."""
-        for number, line in enumerate(self.data.split(b"\n"), 1):
+        for number, line in enumerate(chain([self._start], self._rest), self._blank_lines + 1):
+            if not line.endswith(b"\n"):
+                self.unended_line = number
             if text := line.strip():
                 yield number, text
 
-    def text(self) -> str:
-        """Return the file as text.
+    def batches(self, lines: Iterator[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+        """Yield the lines in lists of up to ``batch_rows``, and fewer where lines are long."""
+        return in_batches(lines, self.batch_rows, _BATCH_BYTES, lambda line: len(line[1]))
 
-        **Raises:** `TraceError` when it is not UTF-8.
+    def text_lines(self) -> Iterator[str]:
+        """Yield lines with their ends, LF, CRLF or CR, all of them.
+
+        **Raises:** `TraceError` when one is not UTF-8.
         """
-        try:
-            return self.data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise TraceError(
-                f"byte {error.start} is not UTF-8 ({error.reason}); write the file as UTF-8"
-            ) from None
+        count, at = self._blank_lines, self._blank_bytes
+        yield from repeat("\n", count)
+        for line in chain([self._start], self._rest):
+            try:
+                text = line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise TraceError(
+                    f"byte {at + error.start} is not UTF-8 ({error.reason}); write the file as UTF-8"
+                ) from None
+            at += len(line)
+            several = -1 < text.find("\r") < len(text) - 2 or text.endswith("\r")
+            parts = io.StringIO(text, newline="").readlines() if several else [text]
+            count += len(parts)
+            if not text.endswith("\n"):
+                self.unended_line = count
+            yield from parts
 
     def source(self, format_name: str) -> TraceSource:
-        """Return what a trace read from this file says of its source."""
+        """Return what a trace read from this file says of its source, once its lines were read."""
         name = self.path.name.encode("utf-8", "backslashreplace").decode()
-        return TraceSource(format=format_name, name=name, digest=self.digest)
+        return TraceSource(format=format_name, name=name, digest=self._stream.digest())
 
 
-def open_trace_file(path: Path) -> TraceFile:
-    """Read a file whole; gzip is recognised by its first bytes.
+def open_trace_file(path: Path, batch_rows: int = BATCH_ROWS) -> TraceFile:
+    """Open a file, to be read in batches of up to ``batch_rows``; gzip is recognised by its first bytes.
 
     **Raises:** `FileNotFoundError` when it is not there; `TraceError` when it cannot be read, is empty, or is
-    a damaged gzip stream, or holds more than `MAX_TRACE_BYTES`.
+    a damaged gzip stream; later, from its lines, when it holds more than `MAX_TRACE_BYTES`.
     """
     try:
-        with path.open("rb") as opened:
-            raw = opened.read(MAX_TRACE_BYTES + 1)
+        return TraceFile(path, batch_rows)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise TraceError(
-            f"cannot read {path}: {error.strerror or error}; give a trace file that can be read"
-        ) from error
-    data = _decompressed(raw) if raw.startswith(_GZIP_MAGIC) else raw
-    if len(data) > MAX_TRACE_BYTES:
-        raise TraceError(
-            f"the file holds more than {MAX_TRACE_BYTES} bytes of text; cut it into files of fewer requests"
-        )
-    if data.startswith(_WIDE_BOMS):
-        raise TraceError("the file is UTF-16 or UTF-32 text; write it as UTF-8")
-    file = TraceFile(path, data.removeprefix(_BOM), "sha256:" + hashlib.sha256(raw).hexdigest())
-    if not file.first_line:
-        raise TraceError("the file is empty; give a trace with requests")
-    return file
-
-
-def _decompressed(raw: bytes) -> bytes:
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
-            return stream.read(MAX_TRACE_BYTES + 1)
-    except EOFError:
-        raise TraceError("the gzip stream is cut off; fetch or write the file again") from None
-    except (OSError, zlib.error) as error:
-        raise TraceError(f"the gzip stream is damaged ({error}); fetch or write the file again") from None
+        raise unreadable(path, error) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import csv
-import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kvsuite.errors import TraceError
 from kvsuite.trace.readers.source import cut_off
+from kvsuite.trace.readers.stream import in_batches
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from kvsuite.trace.readers.source import TraceFile
+
+T = TypeVar("T")
 
 
 def column_names(line: bytes) -> tuple[str, ...]:
@@ -23,32 +27,64 @@ def column_names(line: bytes) -> tuple[str, ...]:
 
 
 def read_columns(
-    file: TraceFile, names: tuple[str, ...], *, ignored: tuple[str, ...] = ()
-) -> tuple[list[int], dict[str, list[str]]]:
-    """Return line numbers, and the cells of each column of ``names``, whatever their order in the file.
+    file: TraceFile,
+    names: tuple[str, ...],
+    parse: Callable[[list[int], dict[str, list[str]]], T],
+    *,
+    ignored: tuple[str, ...] = (),
+) -> Iterator[T]:
+    """Yield what ``parse`` makes of line numbers and the cells of each column of ``names``, batch by batch.
+
+    Columns may stand in any order. Of several faults in a batch the one that stands first is raised.
 
     **Raises:** `TraceError` for a missing, unknown or repeated column, or a row with another number of cells.
     """
-    reader = csv.reader(io.StringIO(file.text(), newline=""), strict=True)
-    try:
-        rows = [(reader.line_num, row) for row in reader if row and any(cell.strip() for cell in row)]
-    except csv.Error as error:
-        raise TraceError(f"line {reader.line_num} is not CSV ({error}); correct or remove the line") from None
-    if not rows:
+    rows = _rows(file)
+    header_line, header = next(rows, (0, []))
+    if not header:
         raise TraceError(f"no columns: expected a header line with {', '.join(names)}")
-    (header_line, header), *rest = rows
     found = [cell.strip() for cell in header]
     _check_header(header_line, found, names, ignored)
-    for line, row in rest:
-        if len(row) != len(found):
-            if line == rest[-1][0] and not file.ends_with_newline:
+    places = {name: found.index(name) for name in names}
+    for batch in in_batches(_checked(rows, found, file), file.batch_rows):
+        try:
+            yield parse(*_columns(batch, places))
+        except TraceError:
+            for row in batch:
+                parse(*_columns([row], places))
+            raise
+
+
+def _rows(file: TraceFile) -> Iterator[tuple[int, list[str]]]:
+    """Yield line numbers and cells of the rows that are not blank."""
+    reader = csv.reader(file.text_lines(), strict=True)
+    try:
+        for row in reader:
+            if "".join(row).strip():
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise TraceError(f"line {reader.line_num} is not CSV ({error}); correct or remove the line") from None
+
+
+def _checked(
+    rows: Iterator[tuple[int, list[str]]], header: list[str], file: TraceFile
+) -> Iterator[tuple[int, list[str]]]:
+    for line, row in rows:
+        if len(row) != len(header):
+            if line == file.unended_line:
                 cut_off(line)
             raise TraceError(
-                f"{len(row)} cells @ line {line}: expected {len(found)} ({', '.join(found)}); correct the row"
+                f"{len(row)} cells @ line {line}: expected {len(header)} ({', '.join(header)}); "
+                "correct the row"
             )
-    places = {name: found.index(name) for name in names}
-    return [line for line, _ in rest], {
-        name: [row[place] for _, row in rest] for name, place in places.items()
+        yield line, row
+
+
+def _columns(
+    batch: list[tuple[int, list[str]]], places: dict[str, int]
+) -> tuple[list[int], dict[str, list[str]]]:
+    return [line for line, _ in batch], {
+        name: [row[place] for _, row in batch] for name, place in places.items()
     }
 
 

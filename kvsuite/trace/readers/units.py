@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, NoReturn
 from kvsuite.errors import AmbiguousTrace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kvsuite.trace.clock import Time
+    from kvsuite.trace.times import TimeColumn
 
 _EPOCH_S = (946_684_800, 4_102_444_800)
 """2000-01-01 and 2100-01-01 as seconds since 1970: where an epoch time of this era lies."""
@@ -21,12 +20,12 @@ _MAX_GAP_MS = 100_000
 """A larger mean gap over more than a day speaks for microseconds or nanoseconds."""
 
 
-def check_milliseconds(times: Sequence[Time]) -> None:
+def check_milliseconds(times: TimeColumn) -> None:
     """Accept times that can only be milliseconds: epoch times of this era, or whole numbers from near 0.
 
     **Raises:** `AmbiguousTrace` that names ``--time-unit`` and says what speaks against milliseconds.
     """
-    first, last = min(times), max(times)
+    first, last = times.earliest(), times.latest()
     scale = next((unit for unit, factor in _EPOCH_SCALES.items() if _in_era(first, last, factor)), None)
     if scale == "ms":
         return
@@ -34,7 +33,7 @@ def check_milliseconds(times: Sequence[Time]) -> None:
         _refuse(f"times from {first} look like an epoch time in {scale}")
     if first < 0 or last >= _EPOCH_S[0]:
         _refuse(f"times from {first} to {last} are neither near 0 nor an epoch time in ms")
-    if any(time != int(time) for time in times):
+    if not times.are_whole():
         _refuse("times have fractions, which the format's own files do not: they may be seconds")
     span_ms, gaps = last - first, len(times) - 1
     if gaps * 1000 > _MAX_RATE_PER_S * span_ms > 0:

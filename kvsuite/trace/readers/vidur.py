@@ -10,7 +10,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from kvsuite.errors import TraceError
-from kvsuite.trace.columns import BuildRules, Labels, ParsedRows, build_trace
+from kvsuite.trace.columns import BuildRules, build_trace
+from kvsuite.trace.parsed import Batch, Labels, ParsedRows
 from kvsuite.trace.readers.source import Reader
 from kvsuite.trace.readers.table import column_names, read_columns, whole_numbers
 
@@ -41,16 +42,20 @@ def read(file: TraceFile, options: ReadOptions) -> Trace:
             f"a vidur file of lengths only: there is no column {LABELS.time}, so no request has an arrival; "
             "give a file with arrivals, or write arrivals into a canonical file"
         )
-    lines, cells = read_columns(file, _COLUMNS)
-    rows = ParsedRows(
-        labels=LABELS,
+    rows = ParsedRows(LABELS)
+    for batch in read_columns(file, _COLUMNS, _batch):
+        rows.extend(batch)
+    rules = BuildRules(time_unit="s", drop_zero_prompts=True, sort=options.sort)
+    return build_trace(rows, file.source(NAME), rules)
+
+
+def _batch(lines: list[int], cells: dict[str, list[str]]) -> Batch:
+    return Batch(
         lines=lines,
         times=_seconds(cells[LABELS.time], lines),
-        time_unit="s",
         prompt_tokens=whole_numbers(cells[LABELS.prompt], lines, LABELS.prompt),
         output_tokens=whole_numbers(cells[LABELS.output], lines, LABELS.output),
     )
-    return build_trace(rows, file.source(NAME), BuildRules(drop_zero_prompts=True, sort=options.sort))
 
 
 def _seconds(cells: list[str], lines: list[int]) -> list[Decimal]:
