@@ -6,7 +6,7 @@ Exit codes:
 |---|---|
 | 0 | done, and nothing wrong was found |
 | 1 | the ledger, the content read back or a golden is wrong, or counts drifted between engines |
-| 2 | bad input or usage: a file, an option, a pool, an engine name, a folder that cannot be written |
+| 2 | bad input or usage: a file, an option, a pool, an engine name; a cell of a sweep came to nothing |
 | 3 | the asked-for device is absent or does not do what was asked; an engine's environment cannot be had |
 | 4 | reserved: no option of a sweep meets the latency target on this device |
 | 130 | interrupted; nothing was half-written |

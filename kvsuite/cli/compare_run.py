@@ -10,7 +10,6 @@ from rich.table import Table
 
 from kvsuite.cache.layout import model_layout
 from kvsuite.cli.figures import violation_lines
-from kvsuite.cli.lines import replay_lines
 from kvsuite.cli.output import RunFolder, print_figures, print_line, print_table, progress_bar, short_name
 from kvsuite.cli.setup import TraceOptions, open_trace
 from kvsuite.cli.trace_figures import trace_figures
@@ -18,6 +17,7 @@ from kvsuite.record.build import trace_line
 from kvsuite.record.provenance import utc_now
 from kvsuite.replay.scheduler import SchedulerConfig
 from kvsuite.sweep.compare import Comparison, comparison_line, run_strategy, strategies
+from kvsuite.sweep.lines import replay_lines
 from kvsuite.trace.identity import content_hash
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvsuite.cli.drift_figures import chain_table, change_lines, column_table, footprint_lines
-from kvsuite.cli.lines import replay_lines
 from kvsuite.cli.options import default_pool
 from kvsuite.cli.output import (
     RunFolder,
@@ -18,7 +17,7 @@ from kvsuite.cli.output import (
     progress_bar,
     short_name,
 )
-from kvsuite.cli.setup import engine_config, open_trace
+from kvsuite.cli.setup import engine_config, engine_in_full, open_trace
 from kvsuite.cli.sizes import parse_pool
 from kvsuite.cli.trace_figures import trace_figures
 from kvsuite.engine import environments
@@ -28,6 +27,7 @@ from kvsuite.record.build import MAX_ROWS, trace_line
 from kvsuite.record.provenance import utc_now
 from kvsuite.record.schema import EngineLine
 from kvsuite.sweep.drift import DriftChain, DriftPlan, drift_line
+from kvsuite.sweep.lines import replay_lines
 from kvsuite.trace.identity import content_hash
 
 if TYPE_CHECKING:
@@ -104,22 +104,13 @@ def _different(engines: Iterable[str]) -> tuple[str, ...]:
 
     **Raises:** `ConfigError` for fewer than two, and for one that stands there twice.
     """
-    named = tuple(_in_full(engine) for engine in engines)
+    named = tuple(engine_in_full(engine) for engine in engines)
     if len(named) < 2 or len(set(named)) < len(named):
         raise ConfigError(
             f"{', '.join(named)}: give two or more different engines, such as vllm@0.23.0 vllm@0.24.0, or "
             "one name with --from and --to"
         )
     return named
-
-
-def _in_full(engine: str) -> str:
-    """Return ``engine`` with the version that ``newest`` stands for today."""
-    name, _, version = engine.partition("@")
-    if version != environments.NEWEST:
-        return engine
-    home, loader = home_of(name)
-    return f"{name}@{environments.ensure(home, version, loader=loader).version}"
 
 
 def between(released: Sequence[str], first: str, last: str, name: str) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from kvsuite.cli.sizes import format_bytes
 from kvsuite.engine.contract import Capability
-from kvsuite.sweep.plan import static_slack_share
+from kvsuite.ledger.invariants import first_of_each
+from kvsuite.sweep.lengths import static_slack_share
 from kvsuite.trace.model import ForkKind
 
 if TYPE_CHECKING:
@@ -81,10 +82,8 @@ def _held(done: Replay) -> Iterator[tuple[str, str]]:
 
 def violation_lines(done: Replay) -> Iterator[str]:
     """Yield the first violation of each broken law, with how many more there are."""
-    for invariant in sorted({violation.invariant for violation in done.violations}):
-        found = [violation for violation in done.violations if violation.invariant == invariant]
-        more = f" (+{len(found) - 1:,} more)" if len(found) > 1 else ""
-        yield f"VIOLATED {found[0]}{more}"
+    for text in first_of_each(done.violations):
+        yield f"VIOLATED {text}"
 
 
 def _pool_figures(pool: PoolTimeline) -> Iterator[Figure]:

@@ -15,6 +15,9 @@ POOL_DEFAULTS = f"[default: {DEFAULT_POOL}; {EMBEDDED_POOL} for the built-in {EM
 TraceArgument = Annotated[
     str, typer.Argument(metavar="TRACE", help="Trace file, or the name of a built-in workload.")
 ]
+TraceArguments = Annotated[
+    list[str], typer.Argument(metavar="TRACE...", help="Trace files, or names of built-in workloads.")
+]
 EngineName = Annotated[str, typer.Option("--engine", help="Registered engine; `kvsuite engines` lists them.")]
 Model = Annotated[str, typer.Option(help="Model whose cache shape is used.")]
 DtypeName = Annotated[
@@ -75,6 +78,6 @@ OverlaySeed = Annotated[int, typer.Option(min=0, help="Seed of the overlays' dra
 Out = Annotated[Path | None, typer.Option(help="Folder for run.jsonl and report.html.")]
 
 
-def default_pool(trace: str) -> str:
-    """Return the pool that ``trace`` is given where none is asked for."""
-    return EMBEDDED_POOL if trace == EMBEDDED_TRACE else DEFAULT_POOL
+def default_pool(*traces: str) -> str:
+    """Return the pool that ``traces`` are given where none is asked for."""
+    return EMBEDDED_POOL if set(traces) == {EMBEDDED_TRACE} else DEFAULT_POOL

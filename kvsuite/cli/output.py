@@ -133,11 +133,23 @@ def engine_slug(engine: str) -> str:
 @contextmanager
 def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a function of (done, in all) that draws on standard error; silent where that is no terminal."""
+    with cells_bar(label) as tell:
+        yield lambda done, total: tell(done, total, ())
+
+
+@contextmanager
+def cells_bar(label: str) -> Iterator[Callable[[int, int, tuple[str, ...]], None]]:
+    """Yield a function of (done, in all, what runs now) that draws one bar, as `progress_bar` does."""
     err = Console(stderr=True)
     if not err.is_terminal:
-        yield lambda done, total: None
+        yield lambda done, total, running: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def tell(done: int, total: int, running: tuple[str, ...]) -> None:
+            said = f"{label}: {', '.join(running)}" if running else label
+            bar.update(task, completed=done, total=total, description=said)
+
+        yield tell

@@ -8,7 +8,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, cast
 
 from kvsuite.cli.figures import engine_figures, replay_figures, verdict_lines
-from kvsuite.cli.lines import replay_lines
 from kvsuite.cli.output import RunFolder, engine_slug, print_figures, print_line, progress_bar, short_name
 from kvsuite.cli.request_replay import closing_lines, limited, request_engine_figures, request_figures
 from kvsuite.cli.setup import CacheOptions, TraceOptions, engine_config, open_trace, open_worker, slots_mode
@@ -20,6 +19,7 @@ from kvsuite.record.provenance import utc_now
 from kvsuite.replay.driver import replay
 from kvsuite.replay.judged import judged_replay
 from kvsuite.replay.requests.driver import RequestReplay, replay_requests
+from kvsuite.sweep.lines import replay_lines
 from kvsuite.trace.identity import content_hash
 
 if TYPE_CHECKING:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 from kvsuite.cache.layout import Dtype, Layout, model_layout
 from kvsuite.cli.sizes import PoolSize, format_bytes
+from kvsuite.engine import environments
 from kvsuite.engine.config import EngineConfig
 from kvsuite.engine.contract import Capability
+from kvsuite.engine.registry import home_of
 from kvsuite.errors import ConfigError, DeviceError
 from kvsuite.replay.worker import ProbeWorker
-from kvsuite.sweep.plan import longest_declared_tokens
-from kvsuite.trace.load import load_trace
-from kvsuite.trace.overlay import apply_overlay
-from kvsuite.trace.tile import tiled
+from kvsuite.sweep.lengths import longest_declared_tokens
+from kvsuite.trace.options import TraceOptions as TraceOptions
+from kvsuite.trace.options import open_trace as open_trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,21 +28,6 @@ if TYPE_CHECKING:
 
 _WHOLE = re.compile("-?[0-9]+")
 _BOOLEANS = {"true": True, "false": False}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceOptions:
-    """How a trace is read, and what is done to it before it is replayed."""
-
-    trace_block_size: int | None = None
-    time_unit: str | None = None
-    tail: str | None = None
-    format: str | None = None
-    sort: bool = False
-    limit: int | None = None
-    overlays: tuple[str, ...] = ()
-    overlay_seed: int = 0
-    repeat: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,23 +74,13 @@ def parse_engine_options(texts: Iterable[str]) -> dict[str, int | str | bool]:
     return options
 
 
-def open_trace(text: str, options: TraceOptions) -> Trace:
-    """Read the trace called ``text``, cut it to ``limit`` requests, lay the overlays over it, and repeat it.
-
-    **Raises:** `TraceError` from the readers and overlays.
-    """
-    trace = load_trace(
-        text,
-        format=options.format,
-        trace_block_size=options.trace_block_size,
-        time_unit=options.time_unit,
-        tail=options.tail,
-        sort=options.sort,
-        limit=options.limit,
-    )
-    if options.overlays:
-        trace = apply_overlay(trace, *options.overlays, seed=options.overlay_seed)
-    return tiled(trace, options.repeat)
+def engine_in_full(engine: str) -> str:
+    """Return ``engine`` with the version that ``newest`` stands for today."""
+    name, _, version = engine.partition("@")
+    if version != environments.NEWEST:
+        return engine
+    home, loader = home_of(name)
+    return f"{name}@{environments.ensure(home, version, loader=loader).version}"
 
 
 def engine_config(options: CacheOptions, trace: Trace, *, block_size: int, pool: PoolSize) -> EngineConfig:

@@ -59,6 +59,14 @@ def parse_pool(text: str) -> PoolSize:
     return PoolSize(int(count), kind)
 
 
+def parse_pools(text: str) -> tuple[PoolSize, ...]:
+    """Return the pool sizes in a comma-separated list, in the order given.
+
+    **Raises:** `ConfigError` as `parse_pool`, for each.
+    """
+    return tuple(parse_pool(part) for part in text.split(","))
+
+
 def parse_duration_us(text: str) -> int:
     """Return the microseconds written as ``50ms``, ``0.2s`` or ``250us``; a unit is required.
 

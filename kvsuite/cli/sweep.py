@@ -1,4 +1,4 @@
-"""`kvsuite sweep`: block sizes and contiguous controls on one trace and the same bytes."""
+"""`kvsuite sweep`: block sizes and contiguous controls on the same trace and the same bytes."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from kvsuite.cli import options as o
 
 
 def sweep(
-    trace: o.TraceArgument,
+    trace: o.TraceArguments,
     sizes: Annotated[
         str | None,
         typer.Option(metavar="B,B,...", help="Block sizes.  [default: powers of two from 1 to 256]"),
@@ -17,10 +17,16 @@ def sweep(
         str | None,
         typer.Option(metavar="NAME,...", help="Contiguous controls, at least one.  [default: all three]"),
     ] = None,
-    engine: o.EngineName = "reference",
+    engine: Annotated[
+        str,
+        typer.Option(metavar="NAME,...", help="Registered engines; `kvsuite engines` lists them."),
+    ] = "reference",
     pool: Annotated[
         str | None,
-        typer.Option(help=f"20GiB, 512MiB or bytes: the same for every option.  {o.POOL_DEFAULTS}"),
+        typer.Option(
+            metavar="SIZE,...",
+            help=f"20GiB, 512MiB or bytes: the same for every option.  {o.POOL_DEFAULTS}",
+        ),
     ] = None,
     model: o.Model = "llama-3.1-8b",
     dtype: o.DtypeName = None,
@@ -33,6 +39,24 @@ def sweep(
     max_sequences: o.MaxSequences = 256,
     max_step_tokens: o.MaxStepTokens = 8192,
     step: o.Step = "50ms",
+    core: Annotated[
+        str,
+        typer.Option(
+            help="What the reference engine runs on: compiled (ledger alone), step (content read back too), "
+            "or auto: compiled where numba is installed."
+        ),
+    ] = "auto",
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help="threads:N, processes:N, dask, dask:N, dask:ADDRESS or package.module:function.  "
+            "[default: threads where all runs compiled, else processes; one a CPU]",
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget what an earlier run left in the folder.")
+    ] = False,
     trace_block_size: o.TraceBlockSize = None,
     time_unit: o.TimeUnit = None,
     tail: o.Tail = None,
@@ -46,17 +70,19 @@ def sweep(
 ) -> None:
     """Replay block sizes and contiguous controls.
 
-    All run on one pool in bytes, and are compared by slack, tables, admissions and occupancy.
-    The decision also needs latency, which is not measured here: no option is chosen.
+    All run on one pool in bytes, and are compared by slack, tables, admissions and occupancy. Several traces,
+    pools or engines give rows for each. What is done is kept in the folder, and a second run goes on from
+    there. The decision also needs latency, which is not measured here: no option is chosen.
     """
     from kvsuite.cli.setup import CacheOptions, TraceOptions, parse_engine_options
-    from kvsuite.cli.sizes import parse_block_sizes, parse_duration_us, parse_pool
+    from kvsuite.cli.sizes import parse_block_sizes, parse_duration_us, parse_pools
     from kvsuite.cli.sweep_run import SweepOrder, run
     from kvsuite.replay.scheduler import SchedulerConfig
-    from kvsuite.sweep.plan import CONTROLS, DEFAULT_SIZES
+    from kvsuite.sweep.cells import CONTROLS
+    from kvsuite.sweep.plan import DEFAULT_SIZES
 
     order = SweepOrder(
-        trace=trace,
+        traces=tuple(trace),
         trace_options=TraceOptions(
             trace_block_size=trace_block_size,
             time_unit=time_unit,
@@ -79,10 +105,13 @@ def sweep(
             options=parse_engine_options(option or ()),
         ),
         scheduler=SchedulerConfig(max_sequences, max_step_tokens, parse_duration_us(step)),
-        engine=engine,
+        engines=tuple(engine.split(",")),
         sizes=DEFAULT_SIZES if sizes is None else parse_block_sizes(sizes),
         controls=CONTROLS if controls is None else tuple(filter(None, controls.split(","))),
-        pool=parse_pool(o.default_pool(trace) if pool is None else pool),
+        pools=parse_pools(o.default_pool(*trace) if pool is None else pool),
+        core=core,
+        workers=workers,
+        fresh=fresh,
         out=out,
     )
     raise typer.Exit(run(order))

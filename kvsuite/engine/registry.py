@@ -166,6 +166,18 @@ def describe_engines() -> tuple[EngineDescription, ...]:
     return tuple(_describe(name) for name in engine_names())
 
 
+def origin_of(name: str) -> str:
+    """Return ``built-in``, or the distributions that bring an engine, with their versions."""
+    points = [] if name in _BUILT_IN else _entry_points().get(name, [])
+    return " and ".join(sorted(_origin(point) for point in points)) or "built-in"
+
+
+def module_of(name: str) -> str | None:
+    """Return the module of an engine that another distribution brings; it is not imported."""
+    points = [] if name in _BUILT_IN else _entry_points().get(name, [])
+    return points[0].module if points else None
+
+
 def _factory(name: str) -> Factory:
     if name.startswith(MUTANT_PREFIX):
         return _mutant_factory(name.removeprefix(MUTANT_PREFIX))
@@ -272,8 +284,7 @@ def _origin(point: importlib.metadata.EntryPoint) -> str:
 
 
 def _describe(name: str) -> EngineDescription:
-    points = _entry_points().get(name, [])
-    origin = "built-in" if name in _BUILT_IN or not points else _origin(points[0])
+    origin = origin_of(name)
     try:
         text = (_factory(name).__doc__ or "").strip()
     except KvsuiteError as error:

@@ -176,6 +176,13 @@ def judge(timeline: Timeline) -> tuple[Violation, ...]:
     return tuple(sorted(found, key=lambda violation: (violation.step or 0, violation.invariant)))
 
 
+def first_of_each(violations: Sequence[Violation]) -> Iterator[str]:
+    """Yield the first violation of each broken law, with how many more there are."""
+    for invariant in sorted({violation.invariant for violation in violations}):
+        found = [violation for violation in violations if violation.invariant == invariant]
+        yield f"{found[0]}{f' (+{len(found) - 1:,} more)' if len(found) > 1 else ''}"
+
+
 def raise_violations(violations: Sequence[Violation], *, shown: int = 5) -> None:
     """Raise `InvariantViolation` naming the first few, if there are any."""
     if violations:

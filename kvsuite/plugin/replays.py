@@ -102,7 +102,7 @@ class Replayer:
         """
         __tracebackhide__ = True
         from kvsuite.replay.driver import replay
-        from kvsuite.sweep.plan import longest_declared_tokens
+        from kvsuite.sweep.lengths import longest_declared_tokens
 
         if engine is None:
             if block_size is None or num_blocks is None:

@@ -50,7 +50,7 @@ class RequestReplayer:
         from kvsuite.engine.config import EngineConfig
         from kvsuite.engine.registry import open_request_engine
         from kvsuite.replay.requests.driver import replay_requests
-        from kvsuite.sweep.plan import longest_declared_tokens
+        from kvsuite.sweep.lengths import longest_declared_tokens
 
         asked = EngineConfig(
             layout=model_layout("tiny"),

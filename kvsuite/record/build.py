@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
     from kvsuite.engine.contract import EngineSpec
     from kvsuite.engine.snapshot import Int64Array, PoolSpec
+    from kvsuite.ledger.summary import LedgerSummary
     from kvsuite.ledger.timeline import DeviceLine, PoolTimeline
+    from kvsuite.replay.batch import SchedulerConfig
     from kvsuite.replay.driver import Replay
     from kvsuite.trace.model import Fill, Trace
 
 MAX_ROWS = 1500
+MAX_FINAL_LENGTHS = 50_000
+"""Lengths kept of a replay whose rows are not kept either."""
 _LEVELS = tuple(column.name for column in COLUMNS if column.kind is Kind.LEVEL)
 _EVENTS = tuple(column.name for column in COLUMNS if column.kind is Kind.EVENT)
 
@@ -91,6 +95,51 @@ def ledger_lines(
     ]
 
 
+def ledger_of_summary(
+    summary: LedgerSummary,
+    scheduler: SchedulerConfig,
+    final_lengths: Int64Array,
+    *,
+    closing_gap_bytes: int | None,
+    case: str,
+    engine: str,
+    trace: str,
+    max_rows: int = MAX_ROWS,
+) -> LedgerLine:
+    """Return the ledger of a pool whose rows were not kept, from what its summary kept.
+
+    Equal to that of `ledger_lines` where the summary holds one bucket a row. Where a bucket holds more, the
+    rows show levels at its end, and a peak inside it stands in ``peaks`` alone. More than
+    `MAX_FINAL_LENGTHS` lengths are left out.
+    """
+    buckets = summary.buckets
+    is_event = np.array([column.kind is Kind.EVENT for column in COLUMNS])
+    rows = np.where(is_event, buckets.total, buckets.last)
+    ends = bucket_ends(rows, COLUMN_NAMES, max_rows)
+    sums, peaks = _seen(summary.sums), _seen(summary.maxima)
+    return LedgerLine(
+        ref=ledger_ref(case=case, engine=engine, trace=trace, pool=str(summary.spec.key)),
+        case=case,
+        engine=engine,
+        trace=trace,
+        pool=pool_facts(summary.spec),
+        recipe=_recipe(asdict(scheduler)),
+        steps_total=summary.num_steps,
+        first_step=summary.first_step or 0,
+        last_step=summary.last_step or 0,
+        step_us=scheduler.step_us,
+        steps_per_row=rows_per_bucket(len(rows), max_rows) * buckets.rows_per_bucket,
+        columns=list(COLUMN_NAMES),
+        steps=buckets.steps[ends].tolist(),
+        rows=with_nulls(thinned(rows, COLUMN_NAMES, ends)),
+        totals={name: sums[name] for name in _EVENTS},
+        peaks={name: peaks[name] if summary.num_steps else None for name in _LEVELS},
+        means={name: _mean(sums[name], summary.num_steps) for name in _LEVELS},
+        closing_gap_bytes=None if any(sums[name] is None for name in CATEGORIES) else closing_gap_bytes,
+        final_lengths=final_lengths.tolist() if len(final_lengths) <= MAX_FINAL_LENGTHS else [],
+    )
+
+
 def ledger_ref(*, case: str, engine: str, trace: str, pool: str) -> str:
     """Return what other lines call the ledger of one pool over one replay."""
     return f"{case}::{engine}::{trace}::{pool}"
@@ -157,6 +206,17 @@ def column_mean(column: Int64Array) -> float | None:
     """Return the mean of a level column over the steps at which it was seen."""
     seen = column[column != ABSENT]
     return float(seen.mean()) if len(seen) else None
+
+
+def _seen(values: Int64Array) -> dict[str, int | None]:
+    return {
+        name: None if value == ABSENT else value
+        for name, value in zip(COLUMN_NAMES, values.tolist(), strict=True)
+    }
+
+
+def _mean(total: int | None, steps: int) -> float | None:
+    return None if total is None or steps == 0 else total / steps
 
 
 def _closing_gap(pool: PoolTimeline) -> int | None:

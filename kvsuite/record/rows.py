@@ -21,12 +21,14 @@ class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One option of a sweep: a block size or a control, or the reason it was refused."""
+    """One option of a sweep: a block size or a control, or the reason it was refused or failed."""
 
     option: str
     engine: str
     block_size: Positive
     refused: str | None = None
+    failed: str | None = None
+    """Why it came to nothing, however often it was tried."""
     slack_share: float | None = None
     """Slack over allocated, mean over steps."""
     allocation_efficiency: float | None = None

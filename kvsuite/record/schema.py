@@ -18,7 +18,7 @@ from kvsuite.record.rows import Positive as Positive
 from kvsuite.record.rows import SweepRow as SweepRow
 
 SCHEMA = "kvsuite.run"
-SCHEMA_VERSION = "1.2"
+SCHEMA_VERSION = "1.3"
 
 
 class Line(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, forbid_unknown_fields=True):
@@ -94,7 +94,8 @@ class LedgerLine(Line, tag="ledger", frozen=True, kw_only=True):
 
     ``steps[k]`` is the last step of row ``k``'s bucket; level columns hold the bucket's last value, event
     columns the bucket's sum. The first maxima of ``payload`` and of ``live_blocks`` each end a bucket, so
-    the rows show them. ``totals``, ``peaks``, ``means`` and the closing gap are over every step.
+    the rows show them; a replay on the compiled core keeps too few rows for that once it is longer than some
+    thousands of steps. ``totals``, ``peaks``, ``means`` and the closing gap are over every step.
     """
 
     ref: str
@@ -119,7 +120,7 @@ class LedgerLine(Line, tag="ledger", frozen=True, kw_only=True):
     """Largest absolute gap between pool and categories over all steps: 0 where every step closes, null
     where a category could not be seen."""
     final_lengths: list[int] = []
-    """Lengths, in tokens, at which sequences ended."""
+    """Lengths, in tokens, at which sequences ended; empty where they were too many to be kept."""
 
 
 class ContentLine(Line, tag="content", frozen=True, kw_only=True):
@@ -128,7 +129,8 @@ class ContentLine(Line, tag="content", frozen=True, kw_only=True):
     ledger: str
     """``ref`` of the replay's first ledger; it speaks for every pool of that replay."""
     mode: str
-    """``full``, ``probe``, ``engine`` (its own tensors) or ``none``: the engine lets us see no slots."""
+    """``full``, ``probe``, ``engine`` (its own tensors) or ``none``: the engine lets us see no slots, or runs
+    on the compiled core, which has none."""
     tokens_written: int
     tokens_read: int
     mismatches: int

@@ -58,9 +58,19 @@ class SweepView:
     line: SweepLine
     context: FigureContext
     paged: tuple[SweepRow, ...]
-    """Options that ran, by block size."""
+    """Options that ran: engine by engine, by block size."""
     controls: tuple[SweepRow, ...]
     refused: tuple[SweepRow, ...]
+    failed: tuple[SweepRow, ...]
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Paged engines that ran, in the order of their rows."""
+        return tuple(dict.fromkeys(row.engine for row in self.paged))
+
+    def of(self, engine: str) -> tuple[SweepRow, ...]:
+        """Return the rows of a paged engine, by block size."""
+        return tuple(row for row in self.paged if row.engine == engine)
 
 
 def comparison_view(record: Record, line: ComparisonLine, anchor: str) -> ComparisonView:
@@ -97,15 +107,17 @@ def sweep_view(record: Record, line: SweepLine, anchor: str) -> SweepView:
     **Raises:** `RecordError` without trace hash, configuration, window or contiguous control.
     """
     context = sweep_context(record, line)
-    ran = [row for row in line.rows if row.refused is None]
+    ran = [row for row in line.rows if row.refused is None and row.failed is None]
     paged = [row for row in ran if not is_control(record, row.engine)]
+    place = {engine: index for index, engine in enumerate(dict.fromkeys(row.engine for row in paged))}
     return SweepView(
         anchor=anchor,
         line=line,
         context=context,
-        paged=tuple(sorted(paged, key=lambda row: row.block_size)),
+        paged=tuple(sorted(paged, key=lambda row: (place[row.engine], row.block_size))),
         controls=tuple(row for row in ran if is_control(record, row.engine)),
         refused=tuple(row for row in line.rows if row.refused is not None),
+        failed=tuple(row for row in line.rows if row.failed is not None),
     )
 
 

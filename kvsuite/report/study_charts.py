@@ -10,6 +10,7 @@ from kvsuite.report.charts import (
     BLUE,
     ORANGE,
     PURPLE,
+    TEAL,
     Chart,
     DataTable,
     Figure,
@@ -24,7 +25,6 @@ from kvsuite.report.ledger_charts import histogram
 from kvsuite.report.units import byte_unit, count, human_bytes, percent, plural
 
 if TYPE_CHECKING:
-    from kvsuite.record.schema import SweepRow
     from kvsuite.report.ledgers import FloatArray
     from kvsuite.report.studies import ComparisonView, SweepView
 
@@ -104,12 +104,11 @@ def _utilisation_bars(view: ComparisonView) -> Chart:
 
 
 def _slack(view: SweepView) -> Chart:
-    series = [
-        Series("Mean over steps", BLUE, _column(view.paged, "slack_share")),
-        Series(
-            "Every request at its final length", ORANGE, _column(view.paged, "static_slack_share"), "dash"
-        ),
-    ]
+    mean = _by_engine(view, "Mean over steps", "slack_share", (BLUE, PURPLE, TEAL))
+    final = Series(
+        "Every request at its final length", ORANGE, _any_engine(view, "static_slack_share"), "dash"
+    )
+    series = [*mean, final]
     return Chart(
         key=f"{view.anchor}-slack",
         title="Slack against block size",
@@ -124,32 +123,56 @@ def _slack(view: SweepView) -> Chart:
 
 
 def _tables(view: SweepView) -> Chart:
-    tables_bytes = _column(view.paged, "table_bytes_peak")
-    scale, unit = byte_unit(float(np.nanmax(tables_bytes, initial=0)))
-    series = Series("Block tables at their largest", PURPLE, tables_bytes)
-    scaled = Series(series.label, PURPLE, tables_bytes / scale)
+    series = _by_engine(view, "Block tables at their largest", "table_bytes_peak", (PURPLE, BLUE, TEAL))
+    scale, unit = byte_unit(max(float(np.nanmax(s.values, initial=0)) for s in series))
+    scaled = [Series(s.label, s.colour, s.values / scale, s.mark) for s in series]
     return Chart(
         key=f"{view.anchor}-tables",
         title="Block tables against block size",
         text="Bytes of all block tables at their largest: small blocks need long tables.",
         figure={
-            "data": [_size_trace(view, scaled, f"%{{y:.3~f}} {unit}")],
+            "data": [_size_trace(view, s, f"%{{y:.3~f}} {unit}") for s in scaled],
             "layout": layout("tokens a block", unit, xaxis=_size_axis(view)),
         },
-        legend=legend_of([series]),
-        table=data_table("Block-table bytes", ("Block size", _size_labels(view)), [series], human_bytes),
+        legend=legend_of(series),
+        table=data_table("Block-table bytes", ("Block size", _size_labels(view)), series, human_bytes),
     )
 
 
+def _by_engine(view: SweepView, label: str, name: str, colours: tuple[str, ...]) -> list[Series]:
+    """Return a line an engine; where colours come round again, they are dotted, then dashed."""
+    engines, marks = view.engines, ("solid", "dot", "dash")
+    return [
+        Series(
+            label if len(engines) == 1 else f"{label}, {engine}",
+            colours[k % len(colours)],
+            _at_sizes(view, engine, name),
+            marks[k // len(colours) % len(marks)],
+        )
+        for k, engine in enumerate(engines)
+    ]
+
+
+def _any_engine(view: SweepView, name: str) -> FloatArray:
+    """Return a figure that is every engine's, at each size that any of them has."""
+    columns = np.array([_at_sizes(view, engine, name) for engine in view.engines])
+    return np.asarray(np.fmax.reduce(columns, axis=0), np.float64)
+
+
+def _at_sizes(view: SweepView, engine: str, name: str) -> FloatArray:
+    found = {row.block_size: getattr(row, name) for row in view.of(engine)}
+    return np.array([found.get(size) for size in _sizes(view)], np.float64)
+
+
 def _size_trace(view: SweepView, series: Series, hover: str) -> Figure:
-    sizes = np.array([row.block_size for row in view.paged], np.float64)
     line = {"color": series.colour, "width": 2, "dash": series.mark}
+    sizes = np.array(_sizes(view), np.float64)
     return line_trace(sizes, series, hover) | {"mode": "lines+markers", "line": line, "marker": {"size": 8}}
 
 
 def _size_axis(view: SweepView) -> Figure:
     """Return a logarithmic axis with a tick at each block size, so that powers of two stand evenly."""
-    sizes = [row.block_size for row in view.paged]
+    sizes = _sizes(view)
     low, high = float(np.log10(sizes[0])), float(np.log10(sizes[-1]))
     return {
         "type": "log",
@@ -160,8 +183,8 @@ def _size_axis(view: SweepView) -> Figure:
 
 
 def _size_labels(view: SweepView) -> list[str]:
-    return [str(row.block_size) for row in view.paged]
+    return [str(size) for size in _sizes(view)]
 
 
-def _column(rows: tuple[SweepRow, ...], name: str) -> FloatArray:
-    return np.array([getattr(row, name) for row in rows], np.float64)
+def _sizes(view: SweepView) -> list[int]:
+    return sorted({row.block_size for row in view.paged})

@@ -24,7 +24,7 @@ from kvsuite.engine.registry import open_engine
 from kvsuite.errors import ConfigError, EngineError
 from kvsuite.record.schema import ComparisonLine, ComparisonRow
 from kvsuite.replay.driver import Replay, replay
-from kvsuite.sweep.plan import CONTROL_BLOCK_SIZE, CONTROLS
+from kvsuite.sweep.cells import CONTROL_BLOCK_SIZE, CONTROLS
 from kvsuite.trace.tokens import TokenRun
 
 if TYPE_CHECKING:

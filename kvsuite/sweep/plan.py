@@ -1,4 +1,4 @@
-"""A sweep: each block size and each contiguous control replays one trace on one pool in bytes.
+"""A sweep: each block size and each contiguous control on each trace, on one pool in bytes or several.
 
 What comes out is the memory half of a decision. Latency is not measured here, so no option wins.
 """
@@ -6,182 +6,136 @@ What comes out is the memory half of a decision. Latency is not measured here, s
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from time import perf_counter
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from kvsuite.engine.config import EngineConfig
-from kvsuite.engine.contract import RefusalReason
-from kvsuite.engine.registry import open_engine
-from kvsuite.errors import ConfigError, EngineError
+from kvsuite.errors import ConfigError
 from kvsuite.record.schema import SweepLine, SweepRow
-from kvsuite.replay.driver import Replay, replay
+from kvsuite.sweep.cells import CONTROL_BLOCK_SIZE, CONTROLS, REFERENCE, Cell, has_numba
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterator, Mapping
 
     from kvsuite.cache.layout import Layout
-    from kvsuite.engine.snapshot import Int64Array
-    from kvsuite.ledger.timeline import PoolTimeline
     from kvsuite.replay.scheduler import SchedulerConfig
-    from kvsuite.trace.model import Trace
+    from kvsuite.sweep.cells import Core, Scalar
+    from kvsuite.sweep.traces import TraceRef
 
 DEFAULT_SIZES = tuple(2**power for power in range(9))
-CONTROLS = ("contiguous-max", "contiguous-pow2", "contiguous-exact")
-CONTROL_BLOCK_SIZE = 1
-"""A control hands out single slots, in one unbroken run a sequence."""
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One way to cut the pool: an engine at a block size."""
-
-    name: str
-    engine: str
-    block_size: int
+_BINARY_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """What every option of a sweep has in common, and the options."""
+    """Engines at block sizes, and the controls, on every trace and pool.
 
-    trace: Trace
+    **Raises:** `ConfigError` for a control that is none or stands among the engines, for a trace, pool,
+    engine or size that comes twice, and where the compiled core is demanded and numba is not there.
+    """
+
+    traces: tuple[TraceRef, ...]
     layout: Layout
-    pool_bytes: int
-    options: tuple[Option, ...]
+    pools_bytes: tuple[int, ...]
     scheduler: SchedulerConfig
+    engines: tuple[str, ...] = (REFERENCE,)
+    sizes: tuple[int, ...] = DEFAULT_SIZES
+    controls: tuple[str, ...] = CONTROLS
     prefix_cache: bool = True
     watermark_blocks: int = 0
     max_model_tokens: int | None = None
     """Most tokens a request without a cap may come to; the longest of the trace where none is given."""
-    engine_options: Mapping[str, int | str | bool] = field(default_factory=dict)
-    """The engine's own, see `EngineConfig.options`; a control has none."""
+    engine_options: Mapping[str, Scalar] = field(default_factory=dict)
+    """The engines' own, see `EngineConfig.options`; a control has none."""
+    core: Core = "auto"
 
-    def config(self, option: Option) -> EngineConfig:
-        """Return how the engine of ``option`` is opened.
+    def __post_init__(self) -> None:
+        unknown = [control for control in self.controls if control not in CONTROLS]
+        if unknown:
+            raise ConfigError(
+                f"{unknown[0]!r} is no contiguous control: expected one of {', '.join(CONTROLS)}"
+            )
+        misplaced = [engine for engine in self.engines if engine in CONTROLS]
+        if misplaced:
+            raise ConfigError(f"{misplaced[0]} is a contiguous control: name it among the controls")
+        given: dict[str, tuple[object, ...]] = {
+            "trace": tuple(trace.name for trace in self.traces),
+            "pool": tuple(map(exact_bytes, self.pools_bytes)),
+            "engine": (*self.engines, *self.controls),
+            "size": self.sizes,
+        }
+        for what, values in given.items():
+            twice = [value for value in values if values.count(value) > 1]
+            if twice:
+                raise ConfigError(f"{what} {twice[0]} is given twice: give each once")
+        if self.core == "compiled" and REFERENCE in self.engines and not has_numba():
+            raise ConfigError(
+                "the compiled core needs numba, which is not installed: install kvsuite[fast], or leave "
+                "out --core compiled"
+            )
 
-        **Raises:** `ConfigError` when the pool holds no block of that size.
+    def cells(self) -> tuple[Cell, ...]:
+        """Return every cell: trace by trace, pool by pool, engine by engine, then the controls."""
+        return tuple(
+            self._cell(trace, pool_bytes, engine, size)
+            for trace in self.traces
+            for pool_bytes in self.pools_bytes
+            for engine, size in self._options()
+        )
+
+    def lines(self, rows: tuple[SweepRow, ...]) -> Iterator[SweepLine]:
+        """Yield one line of the record a trace and pool; ``rows`` are in the order of `cells`.
+
+        The name of a trace is the ref of its own line.
         """
-        control = option.engine in CONTROLS
-        slots = self.pool_bytes // self.layout.bytes_per_token
-        return EngineConfig(
+        recipe = asdict(self.scheduler) | {
+            "prefix_cache": self.prefix_cache,
+            "watermark_blocks": self.watermark_blocks,
+        }
+        share, left = len(list(self._options())), list(rows)
+        for trace in self.traces:
+            for pool_bytes in self.pools_bytes:
+                here, left = left[:share], left[share:]
+                yield SweepLine(
+                    trace=trace.name,
+                    layout=str(self.layout),
+                    pool_bytes=pool_bytes,
+                    recipe=recipe,
+                    rows=here,
+                )
+
+    def _options(self) -> Iterator[tuple[str, int]]:
+        yield from ((engine, size) for engine in self.engines for size in self.sizes)
+        yield from ((control, CONTROL_BLOCK_SIZE) for control in self.controls)
+
+    def _cell(self, trace: TraceRef, pool_bytes: int, engine: str, block_size: int) -> Cell:
+        control = engine in CONTROLS
+        options = () if control else tuple(sorted(self.engine_options.items()))
+        words = [] if control or len(self.engines) == 1 else [engine]
+        words.append(engine if control else f"block {block_size}")
+        words += [f"in {exact_bytes(pool_bytes)}"] if len(self.pools_bytes) > 1 else []
+        words += [f"on {trace.name}"] if len(self.traces) > 1 else []
+        return Cell(
+            trace=trace,
+            engine=engine,
+            block_size=block_size,
+            pool_bytes=pool_bytes,
             layout=self.layout,
-            block_size=option.block_size,
-            num_blocks=slots if control else self.layout.blocks_in(self.pool_bytes, option.block_size),
+            scheduler=self.scheduler,
             prefix_cache=self.prefix_cache,
             watermark_blocks=self.watermark_blocks,
-            max_model_tokens=self.max_model_tokens or longest_declared_tokens(self.trace),
-            options={} if control else self.engine_options,
-            trace=self.trace,
+            max_model_tokens=self.max_model_tokens,
+            options=options,
+            core=self.core,
+            name=" ".join(words),
         )
 
 
-@dataclass(frozen=True, slots=True)
-class OptionResult:
-    """A row of the sweep with the replay behind it; ``None`` where the option was refused."""
+def exact_bytes(count: int) -> str:
+    """Return a byte count in the largest binary unit that it is a whole number of.
 
-    option: Option
-    row: SweepRow
-    replay: Replay | None
-    duration_s: float = 0.0
-
-
-def sweep_options(
-    engine: str, sizes: tuple[int, ...], controls: tuple[str, ...] = CONTROLS
-) -> tuple[Option, ...]:
-    """Return ``engine`` at each size, then the controls.
-
-    **Raises:** `ConfigError` for a control that is none.
+    >>> exact_bytes(20 * 2**30), exact_bytes(1536), exact_bytes(1023)
+    ('20GiB', '1536B', '1023B')
     """
-    unknown = [control for control in controls if control not in CONTROLS]
-    if unknown:
-        raise ConfigError(f"{unknown[0]!r} is no contiguous control: expected one of {', '.join(CONTROLS)}")
-    return (
-        *(Option(f"block {size}", engine, size) for size in sizes),
-        *(Option(control, control, CONTROL_BLOCK_SIZE) for control in controls),
-    )
-
-
-def longest_declared_tokens(trace: Trace) -> int:
-    """Return the most tokens a request of ``trace`` may come to: prompt, and answer as declared."""
-    declared = np.where(trace.max_output_tokens < 0, trace.output_tokens, trace.max_output_tokens)
-    return int((trace.prompt_tokens + declared).max(initial=1))
-
-
-def static_slack_share(lengths: Int64Array, block_size: int) -> float:
-    """Return slack over allocated with every sequence at its length: ``1 - sum n / sum (ceil(n / b) b)``.
-
-    >>> static_slack_share(np.array([16, 17]), 16)
-    0.3125
-    """
-    allocated = int((-(-lengths // block_size) * block_size).sum())
-    return (allocated - int(lengths.sum())) / allocated if allocated else 0.0
-
-
-def run_option(
-    plan: SweepPlan, option: Option, progress: Callable[[int, int], None] | None = None
-) -> OptionResult:
-    """Replay one option; an engine that refuses it gives a row with the reason."""
-    try:
-        engine = open_engine(option.engine, plan.config(option))
-    except (ConfigError, EngineError) as refusal:
-        return OptionResult(option, _refused_row(option, str(refusal)), None)
-    if len(engine.spec.pools) != 1:
-        reason = f"{len(engine.spec.pools)} pools: a sweep compares engines of one pool"
-        return OptionResult(option, _refused_row(option, reason), None)
-    started_s = perf_counter()
-    done = replay(plan.trace, engine, scheduler=plan.scheduler, progress=progress)
-    duration_s = perf_counter() - started_s
-    lengths = plan.trace.prompt_tokens + plan.trace.output_tokens
-    return OptionResult(option, sweep_row(option, done, lengths), done, duration_s)
-
-
-def sweep_line(plan: SweepPlan, rows: list[SweepRow], *, trace: str) -> SweepLine:
-    """Return the sweep as a line of the record; ``trace`` is the ref of the trace's own line."""
-    return SweepLine(
-        trace=trace,
-        layout=str(plan.layout),
-        pool_bytes=plan.pool_bytes,
-        recipe=asdict(plan.scheduler)
-        | {"prefix_cache": plan.prefix_cache, "watermark_blocks": plan.watermark_blocks},
-        rows=rows,
-    )
-
-
-def sweep_row(option: Option, done: Replay, final_lengths: Int64Array) -> SweepRow:
-    """Return the figures of one replay; shares are of sums over its steps, idle ones apart."""
-    pool = done.timeline.pools[0]
-    steps = len(done.timeline)
-    held = _held_tokens(pool)
-    return SweepRow(
-        option=option.name,
-        engine=option.engine,
-        block_size=option.block_size,
-        slack_share=_share(int(pool.column("slack").sum()), held),
-        allocation_efficiency=_share(int(pool.column("payload").sum()), held),
-        static_slack_share=static_slack_share(final_lengths, option.block_size),
-        table_bytes_peak=pool.peak("table_entries") * pool.spec.table_entry_bytes,
-        admitted=pool.total("admitted"),
-        finished=pool.total("finished"),
-        preempted=pool.total("preempted"),
-        refused_admissions=pool.total("refused_admissions"),
-        fragmentation_events=done.refusals.get(RefusalReason.NO_CONTIGUOUS_RUN, 0),
-        peak_payload_tokens=pool.peak("payload"),
-        mean_occupancy=_share(int(pool.column("live_blocks").sum()), steps * pool.spec.num_blocks),
-        mean_running=_share(int(pool.column("running").sum()), steps),
-        hit_tokens=pool.total("hit"),
-        steps=steps,
-    )
-
-
-def _refused_row(option: Option, reason: str) -> SweepRow:
-    return SweepRow(option=option.name, engine=option.engine, block_size=option.block_size, refused=reason)
-
-
-def _held_tokens(pool: PoolTimeline) -> int:
-    return int(sum(pool.column(name).sum() for name in ("payload", "slack", "over_reserved")))
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+    power = 0
+    while power + 1 < len(_BINARY_UNITS) and count and count % 1024 == 0:
+        count, power = count // 1024, power + 1
+    return f"{count}{_BINARY_UNITS[power]}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -42,9 +44,36 @@ def test_a_reader_that_has_gone_ends_it_quietly(words: tuple[str, ...], tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path) -> None:
-    """The figures of the trace are out before the sweep begins, which takes seconds."""
-    with start("sweep", "churn", "--out", "run", folder=tmp_path, PYTHONUNBUFFERED="1") as child:
+@pytest.mark.parametrize("workers", ["threads:1", "processes:2"])
+def test_an_interrupt_keeps_the_cells_that_are_done_and_nothing_half_written(
+    workers: str, tmp_path: Path
+) -> None:
+    """A sweep of many cells is interrupted as soon as one is done; a second one goes on from there."""
+    small = ("--limit", "60", "--pool", "4MiB", "--model", "tiny", "--core", "step")
+    words = ("sweep", "churn", *small, "--workers", workers, "--out", "run")
+    cells = tmp_path / "run" / "cells"
+    with start(*words, folder=tmp_path) as child:
+        while not list(cells.glob("*.json")):
+            assert child.poll() is None
+            time.sleep(0.02)
+        child.send_signal(signal.SIGINT)
+        assert child.stderr is not None
+        said = child.stderr.read()
+    assert child.returncode == 130
+    assert b"Traceback" not in said
+    done = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.parent for path in done} == {cells}
+    assert all(json.loads(path.read_bytes())["result"]["row"]["steps"] for path in done)
+    assert len(done) < 12
+    code, out, err = run(*words, folder=tmp_path)
+    assert (code, err) == (0, "")
+    assert f"{'from an earlier run':<24}{len(done)} of 12 cells" in out
+
+
+def test_an_interrupt_before_the_first_cell_leaves_no_file(tmp_path: Path) -> None:
+    """The figures of the trace are out before the sweep begins."""
+    words = ("sweep", "churn", "--sizes", "1", "--core", "step", "--out", "run")
+    with start(*words, folder=tmp_path, PYTHONUNBUFFERED="1") as child:
         assert child.stdout is not None
         assert child.stdout.readline().startswith(b"trace ")
         child.send_signal(signal.SIGINT)
@@ -52,7 +81,7 @@ def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path) -> None:
         said = child.stderr.read()
     assert child.returncode == 130
     assert b"Traceback" not in said
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "cells"] == []
 
 
 def test_a_terminal_that_shows_no_more_than_ascii_is_no_error(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from kvsuite.golden.store import GoldenStore
 from kvsuite.mutants import MUTANTS
 from kvsuite.mutants.table import GOLDEN
 from kvsuite.replay.driver import replay
-from kvsuite.sweep.plan import longest_declared_tokens
+from kvsuite.sweep.lengths import longest_declared_tokens
 from kvsuite.trace.identity import content_hash
 from kvsuite.trace.load import load_trace
 

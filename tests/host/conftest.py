@@ -11,7 +11,7 @@ import pytest
 from kvsuite.cache.layout import model_layout
 from kvsuite.engine.config import EngineConfig
 from kvsuite.engine.hosted.engine import HostedEngine, open_hosted
-from kvsuite.sweep.plan import longest_declared_tokens
+from kvsuite.sweep.lengths import longest_declared_tokens
 from kvsuite.trace.tokens import TokenContent, TokenRun
 
 if TYPE_CHECKING:

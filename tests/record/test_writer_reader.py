@@ -11,6 +11,7 @@ import pytest
 from kvsuite.errors import RecordError
 from kvsuite.record.reader import read_record
 from kvsuite.record.schema import (
+    SCHEMA_VERSION,
     AnyLine,
     CaseLine,
     ComparisonLine,
@@ -289,7 +290,7 @@ def test_a_missing_end_says_cut_short(tmp_path: Path, cut: str | None) -> None:
 @pytest.mark.parametrize("version", ["2.0", "0.9", "10.0", "x"])
 def test_another_major_version_is_refused(tmp_path: Path, version: str) -> None:
     path = write(tmp_path / "run.jsonl", [HEADER])
-    path.write_bytes(path.read_bytes().replace(b'"1.2"', f'"{version}"'.encode(), 1))
+    path.write_bytes(path.read_bytes().replace(f'"{SCHEMA_VERSION}"'.encode(), f'"{version}"'.encode(), 1))
     with pytest.raises(
         RecordError, match=rf"schema version {version} @ line 1 \$\.schema_version.*reads 1\.x"
     ):
@@ -298,12 +299,12 @@ def test_another_major_version_is_refused(tmp_path: Path, version: str) -> None:
 
 def test_a_newer_minor_version_is_read_while_nothing_in_it_is_unknown(tmp_path: Path) -> None:
     path = write(tmp_path / "run.jsonl", [HEADER, CASE])
-    newer = path.read_bytes().replace(b'"1.2"', b'"1.7"', 1)
+    newer = path.read_bytes().replace(f'"{SCHEMA_VERSION}"'.encode(), b'"1.7"', 1)
     path.write_bytes(newer)
     assert read_record(path).cases == (CASE,)
 
     path.write_bytes(newer.replace(b'"outcome"', b'"weather":"fine","outcome"'))
-    with pytest.raises(RecordError, match=r"unknown field `weather` @ line 2 \$; .*schema 1\.7.*reads 1\.2"):
+    with pytest.raises(RecordError, match=r"unknown field `weather` @ line 2 \$; .*schema 1\.7.*reads 1\.3"):
         read_record(path)
 
 

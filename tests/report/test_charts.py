@@ -7,6 +7,7 @@ import numpy as np
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 import pytest
 
+from kvsuite.record.schema import SweepRow
 from kvsuite.report.charts import COLOURS, MAX_TABLE_ROWS
 from kvsuite.report.html import encode_charts
 from kvsuite.report.ledger_charts import HISTOGRAM_BINS, MAX_EVENT_ROWS, STACK, ledger_charts
@@ -165,6 +166,44 @@ def test_a_sweep_is_drawn_over_powers_of_two(build: Any) -> None:
     assert np.isnan(slack.figure["data"][1]["y"]).all()
     np.testing.assert_array_equal(tables.figure["data"][0]["y"], [8, 2])
     assert tables.table.rows == (("2", "8.00 KiB"), ("8", "2.00 KiB"))
+
+
+def test_a_sweep_of_two_engines_draws_a_line_for_each(build: Any) -> None:
+    """The toy has blocks of 2 and 8; the acme has blocks of 8 and 32, and more slack."""
+    acme = [
+        SweepRow(
+            option=f"block {size}",
+            engine="acme",
+            block_size=size,
+            steps=9,
+            slack_share=slack,
+            static_slack_share=slack - 0.1,
+            table_bytes_peak=32768 // size,
+        )
+        for size, slack in ((32, 0.5), (8, 0.3))
+    ]
+    line = build.sweep(rows=[*build.sweep().rows, *acme])
+    (view,) = build_view(build.record(build.trace(), line)).sweeps
+    assert [(row.engine, row.block_size) for row in view.paged] == [
+        ("toy", 2),
+        ("toy", 8),
+        ("acme", 8),
+        ("acme", 32),
+    ]
+    slack, tables = sweep_charts(view)
+    nan = np.nan
+    assert slack.figure["layout"]["xaxis"]["tickvals"] == [2, 8, 32]
+    assert [item.label for item in slack.legend] == [
+        "Mean over steps, toy",
+        "Mean over steps, acme",
+        "Every request at its final length",
+    ]
+    for drawn, expected in zip(
+        slack.figure["data"], ([0.05, 0.25, nan], [nan, 0.3, 0.5], [nan, 0.2, 0.4]), strict=True
+    ):
+        np.testing.assert_allclose(drawn["y"], expected)
+    assert tables.table.rows[1] == ("8", "2.00 KiB", "4.00 KiB")
+    assert len({item.colour for item in slack.legend}) == 3
 
 
 def test_a_sweep_of_controls_alone_has_no_charts(build: Any) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kvsuite.engine.contract import Capability
+from kvsuite.record.schema import SweepRow
 from kvsuite.report.memory import bytes_reconciled, memory_views
 from kvsuite.report.view import MAX_DRAWN, build_view
 
@@ -246,6 +247,15 @@ def test_a_sweep_sorts_its_options(build: Any) -> None:
     assert [row.option for row in view.refused] == ["block 64"]
     assert view.context.control == "hold all"
     assert view.context.window == "the whole trace, 7 to 12 busy steps an option"
+
+
+def test_a_cell_that_failed_is_neither_drawn_nor_refused(build: Any) -> None:
+    failed = SweepRow(option="block 4", engine="toy", block_size=4, failed="its <worker> died")
+    line = build.sweep(rows=[*build.sweep().rows, failed])
+    (view,) = build_view(build.record(build.trace(), line)).sweeps
+    assert [row.block_size for row in view.paged] == [2, 8]
+    assert [row.option for row in view.refused] == ["block 64"]
+    assert view.failed == (failed,)
 
 
 def _fields(row: Any) -> dict[str, Any]:

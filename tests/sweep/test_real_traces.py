@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvsuite.sweep.plan import static_slack_share
+from kvsuite.sweep.lengths import static_slack_share
 from kvsuite.trace.load import load_trace
 
 SIZES = (8, 16, 32, 64, 128, 256, 512)
