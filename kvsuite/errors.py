@@ -6,6 +6,7 @@
     ├── ConfigError             a layout, pool, scheduler or option that cannot be
     │   └── UnsupportedBlockSize  an engine has no blocks of the size asked for
     ├── DeviceError             the asked-for device is absent or does not do what was asked
+    │   └── KernelUnavailable   an attention kernel cannot be had here; it says what was looked for
     ├── EnvironmentUnavailable  an engine's environment is not there and cannot be built now
     ├── EngineError             an engine broke the contract, or is not known
     │   ├── UnknownEngine       no engine of that name; the message lists the known ones
@@ -45,6 +46,14 @@ class DeviceError(KvsuiteError):
     """The asked-for device is absent or does not do what was asked."""
 
     exit_code = 3
+
+
+class KernelUnavailable(DeviceError):
+    """An attention kernel cannot be had here: no compiler, no package, no card; ``looked_for`` lists what."""
+
+    def __init__(self, message: str, looked_for: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.looked_for = looked_for
 
 
 class EnvironmentUnavailable(KvsuiteError):

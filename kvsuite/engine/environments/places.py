@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvsuite.errors import EnvironmentUnavailable
+from kvsuite.places import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,18 +29,8 @@ def say(text: str) -> None:
 
 
 def environments_folder() -> Path:
-    """Return where environments lie; it need not exist.
-
-    ``$KVSUITE_CACHE/environments``, else below ``$XDG_CACHE_HOME/kvsuite``, else below ``~/.cache/kvsuite``.
-    """
-    own, base = os.environ.get("KVSUITE_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    if own:
-        cache = Path(own).expanduser()
-    elif base and Path(base).is_absolute():  # the XDG specification ignores a relative one
-        cache = Path(base) / "kvsuite"
-    else:
-        cache = Path("~/.cache/kvsuite").expanduser()
-    return cache.absolute() / "environments"
+    """Return where environments lie; it need not exist."""
+    return cache_folder() / "environments"
 
 
 def key_of(name: str, version: str, loader: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numba
 from numba import config
+
+from kvsuite.places import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,4 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
 
 def _cache_folder() -> Path:
     text = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(_HERE.glob("*.py"))))
-    root = os.environ.get("KVSUITE_CACHE") or os.environ.get("XDG_CACHE_HOME")
-    home = Path(root) if root else Path.home() / ".cache"
-    folder = home if os.environ.get("KVSUITE_CACHE") else home / "kvsuite"
-    return folder / "numba" / text.hexdigest()[:16]
+    return cache_folder() / "numba" / text.hexdigest()[:16]
