@@ -121,7 +121,7 @@ def test_compiled_step(benchmark: BenchmarkFixture, trace: Trace) -> None:
     from kvsuite.replay.compiled.replay import open_compiled
     from kvsuite.replay.compiled.requests import requests_of
 
-    state = open_compiled(requests_of(trace, SCHEDULER.step_us), CONFIG, SCHEDULER)
+    state = open_compiled(requests_of(trace, SCHEDULER.step_us), ReferenceEngine(CONFIG).spec, SCHEDULER)
     rows = np.zeros((STEPS, 1 + NUM_COLUMNS), np.int64)
     run(state, rows[:2], ROW_ORDER)
     benchmark.pedantic(run, (state, rows, ROW_ORDER), rounds=ROUNDS)  # type: ignore[no-untyped-call]

@@ -15,7 +15,11 @@ def sweep(
     ] = None,
     controls: Annotated[
         str | None,
-        typer.Option(metavar="NAME,...", help="Contiguous controls, at least one.  [default: all three]"),
+        typer.Option(
+            metavar="NAME,...",
+            help="Contiguous controls, at least one; contiguous-one-block is as fast as paging.  "
+            "[default: contiguous-max, contiguous-pow2, contiguous-exact]",
+        ),
     ] = None,
     engine: Annotated[
         str,
@@ -78,7 +82,7 @@ def sweep(
     from kvsuite.cli.sizes import parse_block_sizes, parse_duration_us, parse_pools
     from kvsuite.cli.sweep_run import SweepOrder, run
     from kvsuite.replay.scheduler import SchedulerConfig
-    from kvsuite.sweep.cells import CONTROLS
+    from kvsuite.sweep.cells import DEFAULT_CONTROLS
     from kvsuite.sweep.plan import DEFAULT_SIZES
 
     order = SweepOrder(
@@ -107,7 +111,7 @@ def sweep(
         scheduler=SchedulerConfig(max_sequences, max_step_tokens, parse_duration_us(step)),
         engines=tuple(engine.split(",")),
         sizes=DEFAULT_SIZES if sizes is None else parse_block_sizes(sizes),
-        controls=CONTROLS if controls is None else tuple(filter(None, controls.split(","))),
+        controls=DEFAULT_CONTROLS if controls is None else tuple(filter(None, controls.split(","))),
         pools=parse_pools(o.default_pool(*trace) if pool is None else pool),
         core=core,
         workers=workers,

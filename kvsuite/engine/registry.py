@@ -57,6 +57,7 @@ _BUILT_IN = {
     "contiguous-max": "kvsuite.engine.contiguous.controls:ContiguousMax",
     "contiguous-pow2": "kvsuite.engine.contiguous.controls:ContiguousPow2",
     "contiguous-exact": "kvsuite.engine.contiguous.controls:ContiguousExact",
+    "contiguous-one-block": "kvsuite.engine.contiguous.one_block:OneBlock",
     "reference-eager": "kvsuite.engine.extensions.eager_fork:EagerForkEngine",
     "reference-lookahead": "kvsuite.engine.extensions.lookahead:LookaheadEngine",
     "reference-window": "kvsuite.engine.extensions.window:WindowEngine",

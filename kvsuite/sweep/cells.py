@@ -1,8 +1,8 @@
 """A cell of a sweep: one engine at one block size on one pool and trace, run anywhere, with the same result.
 
-The reference engine runs on the compiled core where numba is installed. That core writes nothing into slots,
-so no content is read back; its ledger is the step-by-step driver's, row for row. Every other engine goes
-through the driver.
+The reference engine, and the control of one block a sequence, run on the compiled core where numba is
+installed. That core writes nothing into slots, so no content is read back; its ledger is the step-by-step
+driver's, row for row. Every other engine goes through the driver.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Literal
 
 from kvsuite.engine.config import EngineConfig
+from kvsuite.engine.contiguous.one_block import OneBlock
+from kvsuite.engine.reference import ReferenceEngine
 from kvsuite.engine.registry import open_engine
 from kvsuite.errors import ConfigError, EngineError
 from kvsuite.ledger.invariants import first_of_each
@@ -34,11 +36,15 @@ if TYPE_CHECKING:
     from kvsuite.sweep.traces import TraceRef
     from kvsuite.trace.model import Trace
 
+_COMPILED: dict[str, type[ReferenceEngine]] = {"reference": ReferenceEngine, OneBlock.name: OneBlock}
+"""Engines that the compiled core has too."""
 Core = Literal["auto", "compiled", "step"]
 Scalar = int | str | bool
 
 REFERENCE = "reference"
-CONTROLS = ("contiguous-max", "contiguous-pow2", "contiguous-exact")
+CONTROLS = ("contiguous-max", "contiguous-pow2", "contiguous-exact", OneBlock.name)
+DEFAULT_CONTROLS = CONTROLS[:3]
+"""The fourth stands in for the first on traces that are too long for the step-by-step driver."""
 CONTROL_BLOCK_SIZE = 1
 """A control hands out single slots, in one unbroken run a sequence."""
 LEDGER_ROWS = 256
@@ -81,7 +87,7 @@ class Cell:
     @property
     def is_compiled(self) -> bool:
         """Whether it runs on the compiled core here."""
-        return self.engine == REFERENCE and self.core != "step" and (self.core == "compiled" or has_numba())
+        return self.engine in _COMPILED and self.core != "step" and (self.core == "compiled" or has_numba())
 
     @cached_property
     def key(self) -> str:
@@ -159,6 +165,7 @@ def _run_compiled(cell: Cell, trace: Trace) -> CellResult:
             cell.config(trace),
             cell.scheduler,
             requests=requests,
+            engine=_COMPILED[cell.engine],
             progress=raise_if_stopped,
             max_buckets=LEDGER_BUCKETS,
         )

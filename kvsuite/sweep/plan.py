@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvsuite.errors import ConfigError
 from kvsuite.record.schema import SweepLine, SweepRow
-from kvsuite.sweep.cells import CONTROL_BLOCK_SIZE, CONTROLS, REFERENCE, Cell, has_numba
+from kvsuite.sweep.cells import CONTROL_BLOCK_SIZE, CONTROLS, DEFAULT_CONTROLS, REFERENCE, Cell, has_numba
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ class SweepPlan:
     scheduler: SchedulerConfig
     engines: tuple[str, ...] = (REFERENCE,)
     sizes: tuple[int, ...] = DEFAULT_SIZES
-    controls: tuple[str, ...] = CONTROLS
+    controls: tuple[str, ...] = DEFAULT_CONTROLS
     prefix_cache: bool = True
     watermark_blocks: int = 0
     max_model_tokens: int | None = None

@@ -75,15 +75,16 @@ class CompiledReplay:
     violations: tuple[Violation, ...]
 
 
-def open_compiled(requests: Requests, config: EngineConfig, scheduler: SchedulerConfig) -> State:
-    """Return the state of a reference engine opened with ``config``, before the first step."""
+def open_compiled(requests: Requests, spec: EngineSpec, scheduler: SchedulerConfig) -> State:
+    """Return the state of an engine that says ``spec`` of itself, before the first step."""
+    (pool,) = spec.pools
     return open_state(
         requests,
-        num_blocks=config.num_blocks,
-        block_size=config.block_size,
-        null_blocks=int(config.options.get("null_blocks", 0)),
-        watermark_blocks=config.watermark_blocks,
-        prefix_cache=config.prefix_cache,
+        num_blocks=pool.num_blocks,
+        block_size=pool.block_size,
+        null_blocks=pool.never_allocatable_blocks,
+        watermark_blocks=int(spec.effective["watermark_blocks"]),
+        prefix_cache=bool(spec.effective["prefix_cache"]),
         max_sequences=scheduler.max_sequences,
         max_step_tokens=scheduler.max_step_tokens,
         columns=NUM_COLUMNS,
@@ -96,23 +97,24 @@ def compiled_replay(
     scheduler: SchedulerConfig | None = None,
     *,
     requests: Requests | None = None,
+    engine: type[ReferenceEngine] = ReferenceEngine,
     max_buckets: int | None = None,
     worker: Worker | None = None,
     read_all: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> CompiledReplay:
-    """Take ``trace`` through the reference engine that ``config`` opens.
+    """Take ``trace`` through the reference engine that ``config`` opens, or one that only opens it otherwise.
 
     ``requests`` spares the conversion of a trace that is replayed more than once. With ``max_buckets`` rows
     are not kept, and memory does not grow with the steps. Threads may replay side by side: compiled code
     holds no lock. With a ``worker`` every step is carried out in its slots and read back, at the speed of
     Python: see `kvsuite.replay.compiled.slots`.
 
-    **Raises:** `ConfigError` for what `ReferenceEngine` refuses.
+    **Raises:** `ConfigError` for what ``engine`` refuses.
     """
     scheduler = scheduler or SchedulerConfig()
-    spec = ReferenceEngine(config).spec
-    state = open_compiled(requests or requests_of(trace, scheduler.step_us), config, scheduler)
+    spec = engine(config).spec
+    state = open_compiled(requests or requests_of(trace, scheduler.step_us), spec, scheduler)
     ledger = _Ledger(spec.pools[0], max_buckets)
     slots = SlotSteps(state, trace, worker, spec.pools[0].key, read_all=read_all) if worker else None
     lengths = []

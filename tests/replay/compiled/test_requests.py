@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,12 +12,14 @@ from kvsuite.errors import TraceError
 from kvsuite.replay.batch import SchedulerConfig
 from kvsuite.replay.compiled import replay as compiled
 from kvsuite.replay.compiled import requests
+from kvsuite.replay.compiled.fields import C
 from kvsuite.replay.compiled.requests import requests_of
 from kvsuite.trace.load import load_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kvsuite.engine.contract import EngineSpec
     from kvsuite.replay.compiled.requests import Requests
     from kvsuite.replay.compiled.state import State
     from kvsuite.trace.model import Trace
@@ -37,8 +38,10 @@ def test_a_core_that_admits_by_another_gate_is_told(
 ) -> None:
     opened = compiled.open_compiled
 
-    def keeps_one_more_back(asked: Requests, config: EngineConfig, scheduler: SchedulerConfig) -> State:
-        return opened(asked, replace(config, watermark_blocks=config.watermark_blocks + 1), scheduler)
+    def keeps_one_more_back(asked: Requests, spec: EngineSpec, scheduler: SchedulerConfig) -> State:
+        state = opened(asked, spec, scheduler)
+        state.c[C.WATERMARK] += 1
+        return state
 
     monkeypatch.setattr(compiled, "open_compiled", keeps_one_more_back)
     trace = load_trace("thrash").head(30)
