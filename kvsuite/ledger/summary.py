@@ -95,14 +95,15 @@ class SummaryBuilder:
         self._steps = np.zeros(max_buckets, np.int64)
         self._buckets = np.zeros((4, max_buckets, columns), np.int64)
 
-    def add(self, steps: Int64Array, rows: Int64Array) -> None:
-        """Take rows int64[n, columns] and their steps int64[n]."""
-        if len(rows) == 0:
+    def add(self, numbered_rows: Int64Array) -> None:
+        """Take rows as int64[n, 1 + columns]: before its columns, each has the number of its step."""
+        if len(numbered_rows) == 0:
             return
-        self._hash.update(np.column_stack([steps, rows]).astype("<i8", copy=False).tobytes())
-        absent = (rows == ABSENT).any(axis=0)
-        self._absent |= absent
+        self._hash.update(np.ascontiguousarray(numbered_rows, "<i8").data)
+        steps, rows = numbered_rows[:, 0], numbered_rows[:, 1:]
+        absent = rows.min(axis=0) == ABSENT
         if absent.any():
+            self._absent |= absent
             rows = np.where(absent, 0, rows)
         if self._first is None:
             self._first, self._low, self._high = int(steps[0]), rows[0].copy(), rows[0].copy()
@@ -144,6 +145,7 @@ class SummaryBuilder:
         ends = np.append(starts[1:], len(rows)) - 1
         low, high = np.minimum.reduceat(rows, starts), np.maximum.reduceat(rows, starts)
         total = np.add.reduceat(rows, starts)
+        self._sums += total.sum(axis=0)
         if begun:
             before = self._buckets[:, first]
             np.minimum(low[0], before[0], out=low[0])
@@ -155,7 +157,6 @@ class SummaryBuilder:
         self._steps[here] = steps[ends]
         np.minimum(self._low, low.min(axis=0), out=self._low)
         np.maximum(self._high, high.max(axis=0), out=self._high)
-        self._sums += rows.sum(axis=0)
         self._num_rows += len(rows)
         return len(rows)
 
@@ -179,5 +180,5 @@ class SummaryBuilder:
 def summary_of(pool: PoolTimeline, steps: Int64Array, max_buckets: int = MAX_BUCKETS) -> LedgerSummary:
     """Return the summary of rows that were kept whole."""
     builder = SummaryBuilder(pool.spec, max_buckets)
-    builder.add(steps, pool.rows)
+    builder.add(np.column_stack([steps, pool.rows]))
     return builder.finish()

@@ -33,7 +33,7 @@ def summed(payloads: list[int], max_buckets: int, cuts: list[int]) -> LedgerSumm
     rows, steps = rows_of(*payloads), np.arange(len(payloads)) * 3
     done = 0
     for cut in [*cuts, len(payloads)]:
-        builder.add(steps[done : done + cut], rows[done : done + cut])
+        builder.add(np.column_stack([steps, rows])[done : done + cut])
         done += cut
     return builder.finish()
 

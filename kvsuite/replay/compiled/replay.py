@@ -122,7 +122,7 @@ def compiled_replay(
     with np.errstate(over="ignore"):  # digests wrap around, in plain Python too
         while not loop.is_done(state):
             taken = slots.run(chunk, ROW_ORDER) if slots else loop.run(state, chunk, ROW_ORDER)
-            ledger.add(chunk[:taken, 0], chunk[:taken, 1:])
+            ledger.add(chunk[:taken])
             lengths.append(state.final_lengths[: state.c[C.FINAL_LENGTHS]].copy())
             state.c[C.FINAL_LENGTHS] = 0
             if progress is not None:
@@ -145,21 +145,21 @@ class _Ledger:
 
     def __init__(self, spec: PoolSpec, max_buckets: int | None) -> None:
         self._spec = spec
-        self._kept: list[tuple[Int64Array, Int64Array]] | None = [] if max_buckets is None else None
+        self._kept: list[Int64Array] | None = [] if max_buckets is None else None
         self.summary = SummaryBuilder(spec, max_buckets or MAX_BUCKETS)
         self.violations: list[Violation] = []
 
-    def add(self, steps: Int64Array, rows: Int64Array) -> None:
-        self.summary.add(steps, rows)
-        self.violations += judge(Timeline(steps, (PoolTimeline(self._spec, rows),)))
+    def add(self, numbered_rows: Int64Array) -> None:
+        self.summary.add(numbered_rows)
+        self.violations += judge(self._timeline(numbered_rows))
         if self._kept is not None:
-            self._kept.append((steps.copy(), rows.copy()))
+            self._kept.append(numbered_rows.copy())
 
     def timeline(self) -> Timeline | None:
-        if self._kept is None:
-            return None
-        steps, rows = (np.concatenate(parts) for parts in zip(*self._kept, strict=True))
-        return Timeline(steps, (PoolTimeline(self._spec, rows),))
+        return None if self._kept is None else self._timeline(np.concatenate(self._kept))
+
+    def _timeline(self, numbered_rows: Int64Array) -> Timeline:
+        return Timeline(numbered_rows[:, 0], (PoolTimeline(self._spec, numbered_rows[:, 1:]),))
 
 
 def _fates(s: State) -> Fates:
