@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kvsuite.engine.snapshot import Int64Array, PoolSpec
     from kvsuite.ledger.timeline import PoolTimeline
 
-MAX_BUCKETS = 1024
+MAX_BUCKETS = 64
 _DIGEST_BYTES = 16
 
 
@@ -143,18 +143,18 @@ class SummaryBuilder:
         first = self._num_rows // size
         starts = np.arange(-begun, len(rows), size).clip(min=0)
         ends = np.append(starts[1:], len(rows)) - 1
-        low, high = np.minimum.reduceat(rows, starts), np.maximum.reduceat(rows, starts)
-        total = np.add.reduceat(rows, starts)
+        before = self._buckets[:, first].copy() if begun else None
+        here = slice(first, first + len(starts))
+        low, high, last, total = self._buckets[:, here]
+        np.minimum.reduceat(rows, starts, out=low)
+        np.maximum.reduceat(rows, starts, out=high)
+        np.add.reduceat(rows, starts, out=total)
+        last[:], self._steps[here] = rows[ends], steps[ends]
         self._sums += total.sum(axis=0)
-        if begun:
-            before = self._buckets[:, first]
+        if before is not None:
             np.minimum(low[0], before[0], out=low[0])
             np.maximum(high[0], before[1], out=high[0])
             total[0] += before[3]
-        here = slice(first, first + len(starts))
-        self._buckets[0, here], self._buckets[1, here] = low, high
-        self._buckets[2, here], self._buckets[3, here] = rows[ends], total
-        self._steps[here] = steps[ends]
         np.minimum(self._low, low.min(axis=0), out=self._low)
         np.maximum(self._high, high.max(axis=0), out=self._high)
         self._num_rows += len(rows)

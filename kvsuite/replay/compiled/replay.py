@@ -123,6 +123,8 @@ def compiled_replay(
         while not loop.is_done(state):
             taken = slots.run(chunk, ROW_ORDER) if slots else loop.run(state, chunk, ROW_ORDER)
             ledger.add(chunk[:taken])
+            if max_buckets is None:
+                chunk = np.zeros_like(chunk)  # the ledger keeps the rows where they are
             lengths.append(state.final_lengths[: state.c[C.FINAL_LENGTHS]].copy())
             state.c[C.FINAL_LENGTHS] = 0
             if progress is not None:
@@ -153,7 +155,7 @@ class _Ledger:
         self.summary.add(numbered_rows)
         self.violations += judge(self._timeline(numbered_rows))
         if self._kept is not None:
-            self._kept.append(numbered_rows.copy())
+            self._kept.append(numbered_rows)
 
     def timeline(self) -> Timeline | None:
         return None if self._kept is None else self._timeline(np.concatenate(self._kept))
