@@ -14,8 +14,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from kvsuite.replay.batch import scheduler_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,7 +109,7 @@ def asked_recipe(config: EngineConfig, scheduler: SchedulerConfig) -> dict[str, 
         "watermark_blocks": config.watermark_blocks,
         "max_model_tokens": config.max_model_tokens,
         **{f"option.{name}": config.options[name] for name in sorted(config.options)},
-        **asdict(scheduler),
+        **scheduler_recipe(scheduler),
         "lookahead_tokens": scheduler.lookahead_tokens or None,
     }
     return {name: value for name, value in asked.items() if value is not None}

@@ -175,7 +175,9 @@ def copies_seen(tracker: PoolTracker, written: Callable[[RequestId], int]) -> tu
     block that it left has to be in the other one. A full block that nobody else holds is no copy's source.
     """
     size, key = tracker.spec.block_size, tracker.spec.key
-    moved = [(move, min(size, written(move.request_id) - move.entry * size)) for move in tracker.moved]
+    moved = [
+        (move, min(size, written(move.request_id) - move.entry * size)) for move in tracker.changes.moved
+    ]
     return tuple(
         BlockCopy(key, move.source, move.target, tokens, move.request_id)
         for move, tokens in moved

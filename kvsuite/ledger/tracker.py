@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kvsuite.engine.snapshot import Int32Array, Int64Array, PoolSnapshot, PoolSpec
-    from kvsuite.ledger.holdings import Moved
     from kvsuite.ledger.invariants import Violation
     from kvsuite.trace.model import RequestId
 
@@ -132,9 +131,9 @@ class PoolTracker:
             self._keep(window_dropped(self.spec, tables, self.holdings.null_ids, settled, hits, step))
 
     @property
-    def moved(self) -> list[Moved]:
-        """Table entries that the newest snapshot shows gone from one block to another."""
-        return self._changes.moved
+    def changes(self) -> Changes:
+        """What the newest snapshot shows otherwise than the one before."""
+        return self._changes
 
     def compare_full(self, full: PoolSnapshot, step: int) -> None:
         """Check that a full snapshot of the same moment is what the changes came to.

@@ -10,6 +10,7 @@ import numpy as np
 from kvsuite.ledger.row import ABSENT, CATEGORIES, COLUMN_NAMES, COLUMNS, Kind
 from kvsuite.record.schema import ContentLine, EngineLine, LedgerLine, MemoryLine, PoolFacts, TraceLine
 from kvsuite.record.thin import bucket_ends, rows_per_bucket, thinned, with_nulls
+from kvsuite.replay.batch import scheduler_recipe
 from kvsuite.trace.model import ABSENT as NOT_GIVEN
 
 if TYPE_CHECKING:
@@ -123,11 +124,11 @@ def ledger_of_summary(
         engine=engine,
         trace=trace,
         pool=pool_facts(summary.spec),
-        recipe=_recipe(asdict(scheduler)),
+        recipe=_recipe(scheduler_recipe(scheduler)),
         steps_total=summary.num_steps,
         first_step=summary.first_step or 0,
         last_step=summary.last_step or 0,
-        step_us=scheduler.step_us,
+        step_us=scheduler.step_us if scheduler.costs is None else 0,
         steps_per_row=rows_per_bucket(len(rows), max_rows) * buckets.rows_per_bucket,
         columns=list(COLUMN_NAMES),
         steps=buckets.steps[ends].tolist(),
@@ -174,11 +175,11 @@ def _ledger_line(
         engine=engine,
         trace=trace,
         pool=pool_facts(pool.spec),
-        recipe=_recipe(asdict(replay.scheduler)),
+        recipe=_recipe(scheduler_recipe(replay.scheduler)),
         steps_total=len(steps),
         first_step=int(steps[0]) if len(steps) else 0,
         last_step=int(steps[-1]) if len(steps) else 0,
-        step_us=replay.scheduler.step_us,
+        step_us=replay.scheduler.step_us if replay.scheduler.costs is None else 0,
         steps_per_row=rows_per_bucket(len(steps), max_rows),
         columns=list(COLUMN_NAMES),
         steps=steps[ends].tolist(),

@@ -108,6 +108,7 @@ class LedgerLine(Line, tag="ledger", frozen=True, kw_only=True):
     first_step: int
     last_step: int
     step_us: int
+    """0 where steps last as long as what they do."""
     steps_per_row: int
     columns: list[str]
     steps: list[int]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from kvsuite.errors import ConfigError
 
 if TYPE_CHECKING:
     from kvsuite.ledger.tracker import StepFacts
+    from kvsuite.replay.step_costs import StepCosts
     from kvsuite.trace.model import Request, RequestId
     from kvsuite.trace.tokens import TokenContent
 
@@ -23,13 +24,15 @@ class SchedulerConfig:
 
     ``max_step_tokens`` is the budget of one step: decode first, prompt chunks from the rest.
     ``lookahead_tokens`` are asked for beyond each decoded token where the engine claims look-ahead; every
-    draft is rejected.
+    draft is rejected. With ``costs`` a step lasts as long as what it does, and ``step_us`` says nothing:
+    see `kvsuite.replay.step_clock.CostClock`.
     """
 
     max_sequences: int = 256
     max_step_tokens: int = 8192
     step_us: int = 50_000
     lookahead_tokens: int = 0
+    costs: StepCosts | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_sequences", "max_step_tokens", "step_us"):
@@ -42,6 +45,14 @@ class SchedulerConfig:
                 f"scheduler: a budget of {self.max_step_tokens} tokens a step cannot give each of "
                 f"{self.max_sequences} sequences a token: raise it or lower max_sequences"
             )
+
+
+def scheduler_recipe(config: SchedulerConfig) -> dict[str, int | str]:
+    """Return what tells one scheduler from another; costs, which most have none of, are a single text."""
+    recipe: dict[str, int | str] = asdict(config)
+    if recipe.pop("costs", None) is not None:
+        recipe["costs"] = str(config.costs)
+    return recipe
 
 
 class Ending(enum.Enum):
@@ -108,6 +119,8 @@ class StepPlan:
 
     step: int
     writes: list[Write]
+    num_decodes: int
+    """So many of the writes come first and are decoded tokens; the others are chunks of prompts."""
     facts: StepFacts
     pressed: bool = False
     """An admission or extension was refused, or a sequence preempted."""

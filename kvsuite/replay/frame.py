@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kvsuite.ledger.tracker import StepFacts
     from kvsuite.replay.addresses import Indices
     from kvsuite.replay.batch import Ending, Sequence, Write
+    from kvsuite.replay.step_clock import ClockLog
     from kvsuite.trace.model import RequestId
 
 
@@ -131,6 +132,8 @@ class Closing:
     snapshots: tuple[PoolSnapshot, ...]
     outcomes: tuple[Outcome, ...]
     refusals: Mapping[RefusalReason, int]
+    clock: ClockLog | None
+    """Where steps last as long as what they do."""
 
 
 @dataclass(slots=True)

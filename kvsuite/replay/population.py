@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kvsuite.engine.guard import GuardedEngine
     from kvsuite.ledger.tracker import StepFacts
     from kvsuite.replay.batch import SchedulerConfig
+    from kvsuite.replay.step_clock import StepClock
     from kvsuite.trace.model import Request, Trace
 
 
@@ -34,7 +35,12 @@ class Population:
     """The sequences of a replay. ``running`` is oldest admission first, ``waiting`` first come first."""
 
     def __init__(
-        self, trace: Trace, engine: GuardedEngine, config: SchedulerConfig, witness: Witness
+        self,
+        trace: Trace,
+        engine: GuardedEngine,
+        config: SchedulerConfig,
+        witness: Witness,
+        clock: StepClock,
     ) -> None:
         self.sequences: list[Sequence | None] = [None] * len(trace)
         self.running: list[Sequence] = []
@@ -44,24 +50,25 @@ class Population:
         self._engine = engine
         self._config = config
         self._witness = witness
-        self._cancels: list[tuple[int, int]] = []
+        self._clock = clock
+        self._cancels: list[tuple[float, int]] = []
+        """Times in microseconds and request indices."""
         self._arrivals = [index for index in range(len(trace)) if trace.parent[index] < 0]
         self._next_arrival = 0
         self._tiers = engine.spec.claims(Capability.HOST_TIER)
         self._forks = engine.spec.claims(Capability.FORK)
         self._windowed = engine.spec.claims(Capability.SLIDING_WINDOW)
 
-    def next_arrival_step(self) -> int | None:
-        """Return the step of the next arrival; ``None`` when all have come."""
+    def next_arrival_us(self) -> int | None:
+        """Return the time of the next arrival; ``None`` when all have come."""
         if self._next_arrival == len(self._arrivals):
             return None
-        arrival_us = int(self._trace.arrival_us[self._arrivals[self._next_arrival]])
-        return -(-arrival_us // self._config.step_us)
+        return int(self._trace.arrival_us[self._arrivals[self._next_arrival]])
 
     def cancel_due(self, step: int, facts: StepFacts) -> None:
         """Let the clients go that are due by ``step``, by request index."""
         due = []
-        while self._cancels and self._cancels[0][0] <= step:
+        while self._cancels and self._cancels[0][0] <= self._clock.now_us:
             due.append(heapq.heappop(self._cancels)[1])
         for index in sorted(due):
             sequence = self.sequences[index]
@@ -74,22 +81,22 @@ class Population:
 
     def arrive_due(self, step: int, facts: StepFacts) -> None:
         """Let the requests in that arrive up to ``step``."""
-        now_us = step * self._config.step_us
         while self._next_arrival < len(self._arrivals):
             index = self._arrivals[self._next_arrival]
-            if self._trace.arrival_us[index] > now_us:
+            if self._trace.arrival_us[index] > self._clock.now_us:
                 break
             self._next_arrival += 1
             self._join(self._trace[index], step, facts)
 
-    def plan_cancel(self, sequence: Sequence, step: int) -> None:
-        """Note when the client of ``sequence`` goes away, if that is known by now."""
+    def plan_cancel(self, sequence: Sequence) -> None:
+        """Note when the client of ``sequence`` goes away, if that is known by now: in the next step at the
+        earliest, since those that go in this one have gone.
+        """
         request = sequence.request
         if request.cancel_at_us is not None:
-            due = -(-request.cancel_at_us // self._config.step_us)
-            heapq.heappush(self._cancels, (max(due, step + 1), request.index))
+            heapq.heappush(self._cancels, (request.cancel_at_us, request.index))
         elif request.cancel_after is not None and sequence.generated >= request.cancel_after:
-            heapq.heappush(self._cancels, (step + 1, request.index))
+            heapq.heappush(self._cancels, (self._clock.now_us, request.index))
 
     def preempt(self, victim: Sequence, facts: StepFacts) -> None:
         """Send a running sequence back to the head of the queue."""
@@ -157,7 +164,7 @@ class Population:
         if self._never_fits(request):
             self.reject(sequence, step, facts)
             return
-        self.plan_cancel(sequence, step)
+        self.plan_cancel(sequence)
         self.waiting.append(sequence)
 
     def _never_fits(self, request: Request) -> bool:
@@ -177,7 +184,7 @@ class Population:
             self.reject(child, step, facts)
             return
         if not self._forks:
-            self.plan_cancel(child, step)
+            self.plan_cancel(child)
             self.waiting.append(child)
             return
         seat = len(self.running) < self._config.max_sequences
@@ -189,4 +196,4 @@ class Population:
         self.running.append(child)
         self._witness.forked(parent, child)
         facts.add("forked")
-        self.plan_cancel(child, step)
+        self.plan_cancel(child)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kvsuite.ledger.timeline import DeviceLine
     from kvsuite.replay.batch import SchedulerConfig
     from kvsuite.replay.frame import Event, Leaving, Outcome, Part, Since
+    from kvsuite.replay.step_clock import ClockLog
     from kvsuite.replay.worker import Worker
 
 PROGRESS_INTERVAL_STEPS = 64
@@ -46,6 +47,8 @@ class Replay:
     fork_families: tuple[ForkFamily, ...]
     refusals: Mapping[RefusalReason, int]
     """Refused admissions by reason."""
+    clock: ClockLog | None
+    """Where steps lasted as long as what they did."""
 
 
 class Recorder:
@@ -144,6 +147,7 @@ class Recorder:
             final_lengths=np.array(self._final_lengths, np.int64),
             fork_families=self._families.result(),
             refusals=self._closing.refusals,
+            clock=self._closing.clock,
         )
 
     def _take_frame(self, frame: Frame) -> None:

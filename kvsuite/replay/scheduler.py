@@ -3,7 +3,7 @@
 One step, in this order:
 
 1. cancellations that are due, by request index;
-2. arrivals up to ``step * step_us``; what can never fit is refused for good;
+2. arrivals up to the time at which the step begins; what can never fit is refused for good;
 3. decode: one token for every running sequence whose prompt is computed, oldest first. A refused
    extension preempts the youngest running sequence and asks again; the youngest may be the sequence itself,
    and gives up its drafts before it gives way. An engine that does not claim preemption has to let finish
@@ -27,6 +27,7 @@ from kvsuite.ledger.invariants import Violation
 from kvsuite.ledger.tracker import StepFacts
 from kvsuite.replay.batch import SEMANTICS_VERSION, Ending, SchedulerConfig, StepPlan, Write
 from kvsuite.replay.population import Population
+from kvsuite.replay.step_clock import clock_of
 from kvsuite.trace.tokens import TokenRun
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class Scheduler:
     def __init__(
         self, trace: Trace, engine: GuardedEngine, config: SchedulerConfig, witness: Witness
     ) -> None:
-        self.population = Population(trace, engine, config, witness)
+        self.clock = clock_of(config)
+        self.population = Population(trace, engine, config, witness, self.clock)
         self.violations: list[Violation] = []
         self.refusals: Counter[RefusalReason] = Counter()
         self._engine = engine
@@ -69,8 +71,8 @@ class Scheduler:
         """Return the next step with work to do, from ``step`` on; ``None`` when all is done."""
         if self.population.running or self.population.waiting:
             return step
-        arrival = self.population.next_arrival_step()
-        return None if arrival is None else max(step, arrival)
+        arrival_us = self.population.next_arrival_us()
+        return None if arrival_us is None else self.clock.next_step(step, arrival_us)
 
     def begin(self, step: int) -> StepPlan:
         """Schedule one step and take slots for it."""
@@ -80,14 +82,16 @@ class Scheduler:
         self.population.arrive_due(step, self._facts)
         writes: list[Write] = []
         self._decode(writes, step)
+        scheduled = len(writes)
         budget = self._prefill(writes, self._config.max_step_tokens - len(writes), step)
         if not self._pressed:
             self._admit(writes, budget, step)
         # Whoever gave way after it was scheduled writes nothing.
-        writes = [write for write in writes if write.sequence.runs and write.stop <= write.sequence.computed]
+        lapsed = [not write.sequence.runs or write.stop > write.sequence.computed for write in writes]
+        writes = [write for write, gone in zip(writes, lapsed, strict=True) if not gone]
         self._facts.counts["waiting"] = len(self.population.waiting)
         self._facts.counts["written"] = sum(write.stop - write.start for write in writes)
-        return StepPlan(step, writes, self._facts, self._pressed)
+        return StepPlan(step, writes, scheduled - sum(lapsed[:scheduled]), self._facts, self._pressed)
 
     def end(self, step: int) -> StepFacts:
         """Fork and end what is due after the forward pass; return what to add to the step's row."""
@@ -108,7 +112,7 @@ class Scheduler:
                 sequence.generated += 1
                 writes.append(Write(sequence, at, at + 1))
                 if sequence.generated == sequence.request.cancel_after:
-                    self.population.plan_cancel(sequence, step)
+                    self.population.plan_cancel(sequence)
 
     def _prefill(self, writes: list[Write], budget: int, step: int) -> int:
         for sequence in list(self.population.running):

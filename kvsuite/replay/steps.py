@@ -13,6 +13,8 @@ from kvsuite.errors import EngineError
 from kvsuite.replay.addresses import Indices, slots_to_read, slots_to_write
 from kvsuite.replay.frame import Broken, Check, Closing, Forked, Frame, Leaving, Opening, Outcome, Since
 from kvsuite.replay.scheduler import Scheduler
+from kvsuite.replay.step_clock import CostClock
+from kvsuite.replay.step_meter import StepMeter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -40,9 +42,10 @@ class Stepper:
         """The engine, every answer of which has the form of the contract."""
         self.witness: Callable[[Event], None] | None = None
         """Sees each event as it happens; without one they stand in the next part."""
-        self._config = config
         self._read_all = read_all
         self._scheduler = Scheduler(trace, self.engine, config, self)
+        clock = self._clock = self._scheduler.clock
+        self._meter = StepMeter(self.spec, clock) if isinstance(clock, CostClock) else None
         self._since = Since()
         self._step = 0
         self._revision: int | None = None
@@ -71,6 +74,8 @@ class Stepper:
 
     def forked(self, parent: Sequence, child: Sequence) -> None:
         """See a child that now shares its parent's blocks."""
+        if self._meter is not None:
+            self._meter.forked(parent.request_id, child.request_id)
         self._tell(Forked(parent.request_id, child, child.computed))
 
     def leaving(self, sequence: Sequence) -> None:
@@ -87,6 +92,8 @@ class Stepper:
     def _parts(self) -> Iterator[Part]:
         opening = self.engine.snapshot()
         self._revision = opening[0].revision
+        if self._meter is not None:
+            self._meter.opened(opening)
         yield Opening(opening)
         step = self._scheduler.next_step(0)
         while step is not None:
@@ -94,19 +101,28 @@ class Stepper:
             yield from self._one_step(step)
             step = self._scheduler.next_step(step + 1)
         snapshots = self.engine.snapshot()
-        yield Closing(self._take_since(), snapshots, self._outcomes(), dict(self._scheduler.refusals))
+        yield Closing(
+            self._take_since(),
+            snapshots,
+            self._outcomes(),
+            dict(self._scheduler.refusals),
+            None if self._meter is None else self._meter.log(),
+        )
         self.engine.check_spec_is_constant()
 
     def _one_step(self, step: int) -> Iterator[Part]:
         engine = self.engine
+        self._clock.begin(step)
         if self._tiers:
-            engine.tick(step * self._config.step_us)
+            engine.tick(int(self._clock.now_us))
         plan = self._scheduler.begin(step)
         ops = engine.take_ops()
         to_write = slots_to_write(engine, plan.writes) if self._indexed else {}
         engine.launched(step)
         snapshots = engine.snapshot(None if self._read_all else self._revision)
         self._revision = snapshots[0].revision
+        if self._meter is not None:
+            self._meter.measure(plan, snapshots)
         # Asked before the frame goes out: whoever takes it may add to its facts.
         full_due = self._full_due(plan) and not self._read_all and not snapshots[0].is_full
         self._num_steps += 1
@@ -131,6 +147,8 @@ class Stepper:
         for transfer in ops.transfers:  # they all end with the step that they begin in
             engine.transfer_done(transfer.ref, ok=True)
         self._since.after = self._scheduler.end(step)
+        if self._meter is not None:
+            self._meter.end()
         self._since.ended = self._scheduler.population.ended
 
     def _to_read(self, snapshots: tuple[PoolSnapshot, ...]) -> Given:
@@ -143,6 +161,8 @@ class Stepper:
         if full_due:
             full = self.engine.snapshot()
             self._revision = full[0].revision
+            if self._meter is not None:
+                self._meter.checked(full)
         return Check(full, self.engine.memory() if claim_due else None)
 
     def _full_due(self, plan: StepPlan) -> bool:

@@ -164,13 +164,14 @@ def window_text(ledger: LedgerLine) -> str:
     """Return the steps a ledger looks at; empty where it has none."""
     if not ledger.steps or not ledger.steps_total:
         return ""
-    span = (ledger.last_step - ledger.first_step + 1) * ledger.step_us / 1e6
+    span_s = (ledger.last_step - ledger.first_step + 1) * ledger.step_us / 1e6
+    span = f" in {seconds(span_s)} of trace time" if ledger.step_us else ""
     thinned = (
         "" if ledger.steps_per_row == 1 else f", drawn at {plural(ledger.steps_per_row, 'step')} a point"
     )
     return (
         f"steps {count(ledger.first_step)} to {count(ledger.last_step)} "
-        f"({plural(ledger.steps_total, 'busy step')} in {seconds(span)} of trace time{thinned})"
+        f"({plural(ledger.steps_total, 'busy step')}{span}{thinned})"
     )
 
 

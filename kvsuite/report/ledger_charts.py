@@ -72,7 +72,7 @@ def time_axis(line: LedgerLine, last_step: int | None = None) -> TimeAxis:
     steps = np.array(line.steps, np.float64)
     labels = tuple(f"{step:,}" for step in line.steps)
     last = line.last_step if last_step is None else last_step
-    if last <= _FEW_STEPS:
+    if last <= _FEW_STEPS or not line.step_us:
         return TimeAxis(steps, "step", labels)
     last_s = last * line.step_us / 1e6
     scale, unit = (3600, "h") if last_s > 3 * 3600 else (60, "min") if last_s > 180 else (1, "s")

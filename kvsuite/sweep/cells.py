@@ -23,7 +23,7 @@ from kvsuite.errors import ConfigError, EngineError
 from kvsuite.ledger.invariants import first_of_each
 from kvsuite.ledger.row import SCHEMA_VERSION
 from kvsuite.ledger.summary import summary_of
-from kvsuite.replay.batch import SEMANTICS_VERSION, SchedulerConfig
+from kvsuite.replay.batch import SEMANTICS_VERSION, SchedulerConfig, scheduler_recipe
 from kvsuite.replay.driver import replay
 from kvsuite.sweep.identity import engine_identity, suite_identity
 from kvsuite.sweep.lengths import longest_declared_tokens
@@ -105,7 +105,7 @@ class Cell:
             "block_size": self.block_size,
             "pool_bytes": self.pool_bytes,
             "layout": asdict(self.layout),
-            "scheduler": asdict(self.scheduler),
+            "scheduler": scheduler_recipe(self.scheduler),
             "prefix_cache": self.prefix_cache,
             "watermark_blocks": self.watermark_blocks,
             "max_model_tokens": self.max_model_tokens,

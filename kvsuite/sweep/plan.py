@@ -5,11 +5,12 @@ What comes out is the memory half of a decision. Latency is not measured here, s
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvsuite.errors import ConfigError
 from kvsuite.record.schema import SweepLine, SweepRow
+from kvsuite.replay.batch import scheduler_recipe
 from kvsuite.sweep.cells import CONTROL_BLOCK_SIZE, CONTROLS, DEFAULT_CONTROLS, REFERENCE, Cell, has_numba
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class SweepPlan:
 
         The name of a trace is the ref of its own line.
         """
-        recipe = asdict(self.scheduler) | {
+        recipe = scheduler_recipe(self.scheduler) | {
             "prefix_cache": self.prefix_cache,
             "watermark_blocks": self.watermark_blocks,
         }

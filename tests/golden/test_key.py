@@ -12,6 +12,7 @@ from kvsuite.cache.layout import model_layout
 from kvsuite.engine.config import EngineConfig
 from kvsuite.golden.key import asked_recipe, engine_hash, engine_preimage, file_name, golden_key, slug
 from kvsuite.replay.scheduler import SchedulerConfig
+from kvsuite.replay.step_costs import StepCosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +87,10 @@ def test_a_slug_is_never_empty_and_never_hides_a_file() -> None:
 
 def test_the_recipe_is_what_was_asked_for() -> None:
     config = EngineConfig(model_layout("tiny"), 16, 64, options={"cow": "eager", "admission": "greedy"})
-    assert asked_recipe(config, SchedulerConfig(max_sequences=4, max_step_tokens=64, step_us=7)) == {
+    plain = SchedulerConfig(max_sequences=4, max_step_tokens=64, step_us=7)
+    clocked = replace(plain, costs=StepCosts(base_us=9))
+    assert asked_recipe(config, clocked) == asked_recipe(config, plain) | {"costs": str(clocked.costs)}
+    assert asked_recipe(config, plain) == {
         "block_size": 16,
         "num_blocks": 64,
         "prefix_cache": True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,9 @@ def _everything(done: Replay) -> dict[str, Any]:
         "final_lengths": done.final_lengths.tolist(),
         "fork_families": done.fork_families,
         "refusals": dict(done.refusals),
+        "clock": None
+        if done.clock is None
+        else [getattr(done.clock, f.name).tolist() for f in fields(done.clock)],
     }
 
 

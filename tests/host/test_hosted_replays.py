@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from kvsuite.replay.batch import SchedulerConfig
 from kvsuite.replay.driver import replay
 from kvsuite.replay.judged import judged_replay
 from kvsuite.replay.scene import Scene
+from kvsuite.replay.step_costs import StepCosts
 from kvsuite.trace.synthetic import synthetic
 
 if TYPE_CHECKING:
@@ -70,6 +72,24 @@ def test_every_kind_of_life_comes_to_the_same(
     assert here.timeline.pools[0].total(column) > 0
     assert everything(there) == everything(here)
     assert calls["there"] == calls["here"]
+
+
+@pytest.mark.parametrize("engine", ["reference", "reference-groups", "reference-tiers", "contiguous-exact"])
+def test_steps_that_last_as_long_as_what_they_do(
+    engine: str,
+    hosted: Callable[..., HostedEngine],
+    config_for: Callable[..., Any],
+    everything: Callable[..., Any],
+) -> None:
+    trace = synthetic("churn").head(16)
+    config = config_for(trace, block_size=16, num_blocks=48)
+    costs = StepCosts(1000.0, 100.0, 0.5, 3.0, 0.25, 7.0, 11.0)
+    scheduler = replace(SMALL, costs=costs)
+    here = replay(trace, open_engine(engine, config), scheduler=scheduler)
+    there = replay(trace, hosted(engine, config), scheduler=scheduler)
+    assert here.clock is not None
+    assert len(here.clock.step_end_us) == len(here.timeline.steps)
+    assert everything(there) == everything(here)
 
 
 @pytest.mark.parametrize(

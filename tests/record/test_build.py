@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -19,6 +19,7 @@ from kvsuite.record.build import (
     memory_lines,
     trace_line,
 )
+from kvsuite.replay.step_costs import StepCosts
 from kvsuite.trace.model import ABSENT as NOT_GIVEN
 from kvsuite.trace.model import Fill, RequestId, Trace, TraceSource
 
@@ -35,6 +36,7 @@ class FakeScheduler:
     max_sequences: int = 4
     max_step_tokens: int = 64
     step_us: int = 50_000
+    costs: StepCosts | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,14 @@ def test_a_short_ledger_keeps_every_row() -> None:
     assert line.closing_gap_bytes == 0
     assert line.recipe == {"max_sequences": 4, "max_step_tokens": 64, "step_us": 50_000}
     assert line.final_lengths == [5, 7]
+
+
+def test_a_clocked_ledger_names_its_costs_and_no_length_of_a_step() -> None:
+    costs = StepCosts(base_us=3)
+    done = replace(cast("FakeReplay", replay_of([0], **closed([1]))), scheduler=FakeScheduler(costs=costs))
+    line = ledger(cast("Replay", done))
+    assert line.step_us == 0
+    assert line.recipe["costs"] == str(costs)
 
 
 def test_thinning_sums_events_and_keeps_the_last_level_of_each_bucket() -> None:

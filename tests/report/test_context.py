@@ -7,7 +7,9 @@ from msgspec.structs import replace
 
 from kvsuite.errors import RecordError
 from kvsuite.record.schema import SweepRow
+from kvsuite.report.context import window_text
 from kvsuite.report.html import render
+from kvsuite.report.ledger_charts import time_axis
 from kvsuite.report.view import build_view
 
 if TYPE_CHECKING:
@@ -25,6 +27,12 @@ def test_a_ledger_with_everything_says_what_its_figures_rest_on(build: Any) -> N
     )
     assert ledger.context.window == "steps 0 to 2 (3 busy steps in 150 ms of trace time)"
     assert "probe slots: 1,234 tokens, 0 mismatches" in ledger.context.control
+
+
+def test_steps_of_no_fixed_length_are_shown_by_number(build: Any) -> None:
+    line = build.ledger(step_us=0, last_step=10_000, steps_total=10_001)
+    assert window_text(line) == "steps 0 to 10,000 (10,001 busy steps)"
+    assert time_axis(line).title == "step"
 
 
 @pytest.mark.parametrize(

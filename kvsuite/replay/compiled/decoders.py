@@ -40,6 +40,7 @@ def begin_decoding(s: State, slot: int) -> None:
     s.slots[S.LENGTH, slot] = base
     s.slots[S.DECODING, slot] = 1
     s.slots[S.BECAME, slot] = c[C.TICKS]
+    c[C.BASES] += base
     _enter_class(s, slot, base % c[C.BLOCK_SIZE])
     _enter_by_length(s, slot, base)
     s.fresh[c[C.FRESH]] = slot
@@ -58,6 +59,7 @@ def end_decoding(s: State, slot: int) -> None:
     _leave_by_length(s, slot, base)
     if s.slots[S.DUE_TICK, slot] >= 0:
         _leave_calendar(s, slot)
+    c[C.BASES] -= base
     s.slots[S.LENGTH, slot] = base + c[C.TICKS]
     s.slots[S.DECODING, slot] = 0
     s.fate[F.GENERATED, request] = base + c[C.TICKS] - s.asked[A.PROMPT, request]

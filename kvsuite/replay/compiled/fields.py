@@ -91,9 +91,22 @@ class C(IntEnum):
     """Entries of ``State.grown``."""
     AGES = 48
     """Slots taken so far."""
+    # what a step is charged for, and when it ends: see `kvsuite.replay.compiled.timing`
+    CLOCKED = 49
+    """Whether steps last as long as what they do."""
+    BASES = 50
+    """Sum of ``S.LENGTH`` of decoders."""
+    DECODED_CONTEXT = 51
+    """Sum of the lengths of the decoders that write a token in this step."""
+    PAIRS = 52
+    """Tokens of this step's chunks times the tokens that each reads."""
+    ENDS = 53
+    """Entries of ``State.ends_us`` and ``State.measured``."""
+    SPANS = 54
+    """Entries of ``State.spans``."""
 
 
-NUM_COUNTERS = 49
+NUM_COUNTERS = 55
 
 
 class A(IntEnum):

@@ -9,6 +9,7 @@ from kvsuite.replay.compiled.fields import C
 from kvsuite.replay.compiled.jit import compiled
 from kvsuite.replay.compiled.rows import take_row
 from kvsuite.replay.compiled.step import begin, next_step, settle
+from kvsuite.replay.compiled.timing import end_step, has_room, skip_idle_time
 
 if TYPE_CHECKING:
     from kvsuite.replay.compiled.state import Int64Array, State
@@ -19,13 +20,12 @@ def run(s: State, rows: Int64Array, order: Int64Array) -> int:
     """Take steps until ``rows``, int64[n, 1 + columns], are full or all is done; return how many were taken.
 
     A row begins with the number of its step; ``order``, int64[columns], is the place of each member of `Col`
-    after it. Fewer than n rows with work left means that the list of final lengths is to be collected first:
-    see `is_done`.
+    after it. Fewer than n rows with work left means that the lists of
+    `kvsuite.replay.compiled.timing.has_room` are to be collected first: see `is_done`.
     """
-    c = s.c
     taken = 0
-    while taken < len(rows) and c[C.FINAL_LENGTHS] + 2 * c[C.MAX_SEQUENCES] < len(s.final_lengths):
-        step = next_step(s, c[C.STEP])
+    while taken < len(rows) and has_room(s):
+        step = next_step(s, s.c[C.STEP])
         if step < 0:
             return taken
         one_step(s, step)
@@ -52,6 +52,7 @@ def open_step(s: State, step: int) -> None:
     if c[C.CARRIED_FREED]:
         s.row[Col.FREED] = c[C.CARRIED_FREED]
         c[C.CARRIED_FREED] = 0
+    skip_idle_time(s)
     begin(s, step)
 
 
@@ -64,6 +65,8 @@ def close_step(s: State, step: int) -> None:
     settle(s, step)
     c[C.CARRIED_FREED] = s.row[Col.FREED] - freed
     s.row[Col.FREED] = freed
+    if c[C.CLOCKED]:
+        end_step(s)
     c[C.STEP] = step + 1
 
 

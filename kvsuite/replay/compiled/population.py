@@ -1,4 +1,4 @@
-"""Who is there, in compiled form: requests arrive, fork, give way, and leave.
+"""Who is there, in compiled form: requests arrive, fork, give way, and finish.
 
 The rules are those of `kvsuite.replay.population`.
 """
@@ -11,14 +11,10 @@ from kvsuite.replay.compiled.blocks import hold_block
 from kvsuite.replay.compiled.columns import Col
 from kvsuite.replay.compiled.decoders import begin_decoding, length_of
 from kvsuite.replay.compiled.fields import (
-    CANCELLED,
-    ENDED,
     FINISHED,
     FORK_DENIED,
     NEW,
-    ORPHANED,
     REJECTED,
-    RUNNING,
     WAITING,
     A,
     C,
@@ -26,58 +22,12 @@ from kvsuite.replay.compiled.fields import (
     S,
 )
 from kvsuite.replay.compiled.jit import compiled
-from kvsuite.replay.compiled.tables import (
-    give_up_slot,
-    map_published,
-    note_final_length,
-    remove_running,
-    take_slot,
-)
+from kvsuite.replay.compiled.leaving import end, plan_cancel, stop_waiting
+from kvsuite.replay.compiled.tables import give_up_slot, map_published, note_final_length, take_slot
+from kvsuite.replay.compiled.timing import has_arrived, note_span
 
 if TYPE_CHECKING:
-    from kvsuite.replay.compiled.state import Int64Array, State
-
-
-@compiled
-def cancel_due(s: State, step: int) -> None:
-    """Let the clients go that are due by ``step``, by request index."""
-    c = s.c
-    count = c[C.DUE_NEXT]
-    for k in range(count):
-        s.due[0, k] = s.due[1, k]
-    c[C.DUE_NEXT] = 0
-    while c[C.NEXT_CANCEL] < len(s.cancel_order):
-        request = s.cancel_order[c[C.NEXT_CANCEL]]
-        if s.asked[A.CANCEL_STEP, request] > step:
-            break
-        c[C.NEXT_CANCEL] += 1
-        s.due[0, count] = request
-        count += 1
-    if count == 0:
-        return
-    _sort(s.due, count)
-    for k in range(count):
-        request = s.due[0, k]
-        if s.fate[F.STATUS, request] == WAITING:
-            _stop_waiting(s, request)
-        elif s.fate[F.STATUS, request] == RUNNING:
-            remove_running(s, s.fate[F.SLOT_OF, request])
-            give_up_slot(s, s.fate[F.SLOT_OF, request])
-        else:
-            continue
-        end(s, request, CANCELLED, step)
-        s.row[Col.CANCELLED] += 1
-
-
-@compiled
-def _sort(due: Int64Array, count: int) -> None:
-    """Sort the first ``count`` of ``due[0]``: what a time of cancellation brought is sorted already."""
-    for k in range(1, count):
-        value, place = due[0, k], k
-        while place > 0 and due[0, place - 1] > value:
-            due[0, place] = due[0, place - 1]
-            place -= 1
-        due[0, place] = value
+    from kvsuite.replay.compiled.state import State
 
 
 @compiled
@@ -86,23 +36,10 @@ def arrive_due(s: State, step: int) -> None:
     c = s.c
     while c[C.NEXT_ARRIVAL] < len(s.arrivals):
         request = s.arrivals[c[C.NEXT_ARRIVAL]]
-        if s.asked[A.ARRIVAL_STEP, request] > step:
+        if not has_arrived(s, request, step):
             break
         c[C.NEXT_ARRIVAL] += 1
         _join(s, request, step)
-
-
-@compiled
-def plan_cancel(s: State, request: int, step: int) -> None:
-    """Note that the client goes away in the next step, where that is known by now."""
-    passed = s.asked[A.CANCEL_STEP, request] >= 0 and s.asked[A.CANCEL_STEP, request] <= step
-    counted = (
-        s.asked[A.CANCEL_AFTER, request] >= 0
-        and s.fate[F.GENERATED, request] >= s.asked[A.CANCEL_AFTER, request]
-    )
-    if passed or counted:
-        s.due[1, s.c[C.DUE_NEXT]] = request
-        s.c[C.DUE_NEXT] += 1
 
 
 @compiled
@@ -114,8 +51,10 @@ def preempt_youngest(s: State, step: int) -> int:
     request = s.slots[S.REQUEST, slot]
     computed = length_of(s, slot)
     if s.slots[S.DECODING, slot]:
+        note_span(s, slot, c[C.DECODED] > 0)
         if c[C.DECODED]:
             c[C.DECODED] -= 1
+            c[C.DECODED_CONTEXT] -= computed
         if computed - s.asked[A.PROMPT, request] >= s.asked[A.OUTPUT, request]:
             note_final_length(s, computed)
     if s.fate[F.FIRST_TOKEN_STEP, request] == step:
@@ -144,7 +83,7 @@ def preempt_youngest(s: State, step: int) -> int:
 def stop_waiting_first(s: State) -> int:
     """Take the head of the queue out, and return it."""
     request = s.c[C.WAIT_HEAD]
-    _stop_waiting(s, request)
+    stop_waiting(s, request)
     return request
 
 
@@ -184,38 +123,11 @@ def finish_due(s: State, step: int) -> None:
             continue
         request = s.slots[S.REQUEST, slot]
         note_final_length(s, length_of(s, slot))
+        note_span(s, slot, False)
         give_up_slot(s, slot)
         end(s, request, FINISHED, step)
         s.row[Col.FINISHED] += 1
     c[C.RUNNING] = kept
-
-
-@compiled
-def end(s: State, request: int, ending: int, step: int) -> None:
-    """End a request that holds nothing; children yet to come are orphaned, and theirs."""
-    c = s.c
-    s.fate[F.STATUS, request] = ENDED
-    s.fate[F.ENDING, request] = ending
-    s.fate[F.ENDED_STEP, request] = step
-    c[C.ENDED] += 1
-    if not c[C.FORKS]:
-        return
-    todo, done = 0, 0
-    current = request
-    while True:
-        for place in range(s.child_offsets[current], s.child_offsets[current + 1]):
-            child = s.children[place]
-            if s.fate[F.STATUS, child] == NEW:
-                s.fate[F.STATUS, child] = ENDED
-                s.fate[F.ENDING, child] = ORPHANED
-                s.fate[F.ENDED_STEP, child] = step
-                c[C.ENDED] += 1
-                s.orphans[todo] = child
-                todo += 1
-        if done == todo:
-            return
-        current = s.orphans[done]
-        done += 1
 
 
 @compiled
@@ -283,18 +195,3 @@ def _never_fits(s: State, request: int) -> bool:
     size = s.c[C.BLOCK_SIZE]
     final = s.asked[A.PROMPT, request] + s.asked[A.OUTPUT, request]
     return (final + size - 1) // size > s.c[C.NUM_BLOCKS] - s.c[C.NULL_BLOCKS]
-
-
-@compiled
-def _stop_waiting(s: State, request: int) -> None:
-    c = s.c
-    before, after = s.fate[F.PREVIOUS_WAITING, request], s.fate[F.NEXT_WAITING, request]
-    if before >= 0:
-        s.fate[F.NEXT_WAITING, before] = after
-    else:
-        c[C.WAIT_HEAD] = after
-    if after >= 0:
-        s.fate[F.PREVIOUS_WAITING, after] = before
-    else:
-        c[C.WAIT_TAIL] = before
-    c[C.WAITING] -= 1

@@ -15,10 +15,11 @@ from kvsuite.ledger.timeline import PoolTimeline, Timeline
 from kvsuite.replay.batch import SchedulerConfig
 from kvsuite.replay.compiled import loop
 from kvsuite.replay.compiled.columns import NUM_COLUMNS, ROW_ORDER
+from kvsuite.replay.compiled.ends import ClockBook
 from kvsuite.replay.compiled.fields import C, F
 from kvsuite.replay.compiled.requests import Requests, requests_of
 from kvsuite.replay.compiled.slots import SlotSteps
-from kvsuite.replay.compiled.state import State, open_state
+from kvsuite.replay.compiled.state import COLLECTED_STEPS, State, open_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
     from kvsuite.ledger.invariants import Violation
     from kvsuite.replay.compiled.state import Int64Array
     from kvsuite.replay.content import ContentTally
+    from kvsuite.replay.step_clock import ClockLog
     from kvsuite.replay.worker import Worker
     from kvsuite.trace.model import Trace
 
-CHUNK_STEPS = 1 << 10
+CHUNK_STEPS = COLLECTED_STEPS
 """Rows taken between two returns to Python."""
 _REASONS = (RefusalReason.NO_BLOCKS, RefusalReason.PROMISED, RefusalReason.WATERMARK)
 
@@ -73,6 +75,8 @@ class CompiledReplay:
     content: ContentTally | None
     """None where nothing was written: without a worker."""
     violations: tuple[Violation, ...]
+    clock: ClockLog | None = None
+    """Where steps lasted as long as what they did."""
 
 
 def open_compiled(requests: Requests, spec: EngineSpec, scheduler: SchedulerConfig) -> State:
@@ -88,6 +92,7 @@ def open_compiled(requests: Requests, spec: EngineSpec, scheduler: SchedulerConf
         max_sequences=scheduler.max_sequences,
         max_step_tokens=scheduler.max_step_tokens,
         columns=NUM_COLUMNS,
+        costs=scheduler.costs,
     )
 
 
@@ -106,9 +111,9 @@ def compiled_replay(
     """Take ``trace`` through the reference engine that ``config`` opens, or one that only opens it otherwise.
 
     ``requests`` spares the conversion of a trace that is replayed more than once. With ``max_buckets`` rows
-    are not kept, and memory does not grow with the steps. Threads may replay side by side: compiled code
-    holds no lock. With a ``worker`` every step is carried out in its slots and read back, at the speed of
-    Python: see `kvsuite.replay.compiled.slots`.
+    are not kept, and memory does not grow with the steps; on a clock of costs, by their `ClockLog` alone.
+    Threads may replay side by side: compiled code holds no lock. With a ``worker`` every step is carried out
+    in its slots and read back, at the speed of Python: see `kvsuite.replay.compiled.slots`.
 
     **Raises:** `ConfigError` for what ``engine`` refuses.
     """
@@ -117,7 +122,7 @@ def compiled_replay(
     state = open_compiled(requests or requests_of(trace, scheduler.step_us), spec, scheduler)
     ledger = _Ledger(spec.pools[0], max_buckets)
     slots = SlotSteps(state, trace, worker, spec.pools[0].key, read_all=read_all) if worker else None
-    lengths = []
+    lengths, clock = [], ClockBook(state)
     chunk = np.zeros((CHUNK_STEPS, 1 + NUM_COLUMNS), np.int64)
     with np.errstate(over="ignore"):  # digests wrap around, in plain Python too
         while not loop.is_done(state):
@@ -127,6 +132,7 @@ def compiled_replay(
                 chunk = np.zeros_like(chunk)  # the ledger keeps the rows where they are
             lengths.append(state.final_lengths[: state.c[C.FINAL_LENGTHS]].copy())
             state.c[C.FINAL_LENGTHS] = 0
+            clock.collect(chunk[:taken, 1:])
             if progress is not None:
                 progress(int(state.c[C.ENDED]), len(trace))
     return CompiledReplay(
@@ -139,6 +145,7 @@ def compiled_replay(
         refusals={reason: int(n) for reason, n in zip(_REASONS, state.refusals, strict=True) if n},
         content=slots.tally() if slots else None,
         violations=(*ledger.violations, *(slots.violations if slots else ())),
+        clock=clock.log(),
     )
 
 

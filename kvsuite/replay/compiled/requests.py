@@ -26,10 +26,14 @@ class Requests:
 
     arrivals: Int64Array
     """int64[P]: requests that arrive by themselves, in order."""
+    arrival_us: Int64Array
+    """int64[R]"""
+    cancel_at_us: Int64Array
+    """int64[R]: -1 where no time is given."""
     asked: Int32Array
     """int32[A, R]: see `kvsuite.replay.compiled.state.A`."""
     cancel_order: Int64Array
-    """Requests with a time of cancellation, by step and index."""
+    """Requests with a time of cancellation, by time and index."""
     child_offsets: Int64Array
     """int64[R + 1] into ``children``; empty where nobody has children."""
     children: Int64Array
@@ -41,7 +45,10 @@ class Requests:
 
 
 def requests_of(trace: Trace, step_us: int) -> Requests:
-    """Return the requests of ``trace`` on a clock of ``step_us`` a step."""
+    """Return the requests of ``trace`` on a clock of ``step_us`` a step.
+
+    On a clock of costs they serve whatever ``step_us`` is: there times are compared, and not steps.
+    """
     cancel_step = np.where(trace.cancel_at_us == ABSENT, ABSENT, -(-trace.cancel_at_us // step_us))
     timed = np.flatnonzero(cancel_step != ABSENT)
     asked = np.zeros((len(A), len(trace)), np.int32)
@@ -56,8 +63,10 @@ def requests_of(trace: Trace, step_us: int) -> Requests:
     segment_offsets, segments = _segments(trace)
     return Requests(
         arrivals=np.flatnonzero(trace.parent == ABSENT),
+        arrival_us=trace.arrival_us,
+        cancel_at_us=trace.cancel_at_us,
         asked=asked,
-        cancel_order=timed[np.argsort(cancel_step[timed], kind="stable")],
+        cancel_order=timed[np.argsort(trace.cancel_at_us[timed], kind="stable")],
         child_offsets=child_offsets,
         children=children,
         segment_offsets=segment_offsets,

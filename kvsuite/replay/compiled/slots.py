@@ -16,6 +16,7 @@ from kvsuite.ledger.invariants import Violation
 from kvsuite.replay.compiled.fields import C, S
 from kvsuite.replay.compiled.loop import close_step, open_step
 from kvsuite.replay.compiled.step import next_step
+from kvsuite.replay.compiled.timing import has_room
 from kvsuite.replay.content import MAX_KEPT_VIOLATIONS, ContentTally
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class SlotSteps:
         s = self._state
         for taken in range(len(rows)):
             step = next_step(s, s.c[C.STEP])
-            if step < 0 or s.c[C.FINAL_LENGTHS] + 2 * s.c[C.MAX_SEQUENCES] >= len(s.final_lengths):
+            if step < 0 or not has_room(s):
                 return taken
             open_step(s, step)
             self._carry_out(step)

@@ -9,12 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsuite.replay.compiled.fields import GROUP, MAP_FIELDS, NUM_COUNTERS, A, B, C, F, S
+from kvsuite.replay.step_costs import FEATURES
 
 if TYPE_CHECKING:
     from kvsuite.replay.compiled.requests import Requests
+    from kvsuite.replay.step_costs import StepCosts
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+COLLECTED_STEPS = 1 << 10
+"""Most steps whose ends are kept until they are collected."""
 
 
 class State(NamedTuple):
@@ -24,12 +30,14 @@ class State(NamedTuple):
     row: Int64Array
     """int64[columns]: the row under way, in the order of `kvsuite.replay.compiled.columns`."""
     arrivals: Int64Array
+    arrival_us: Int64Array
+    cancel_at_us: Int64Array
     cancel_order: Int64Array
     child_offsets: Int64Array
     children: Int64Array
     segment_offsets: Int64Array
     segments: Int64Array
-    """int64[G members, segments]; these six are arrays of `Requests`."""
+    """int64[G members, segments]; these eight are arrays of `Requests`."""
     asked: Int32Array
     """int32[A, R]"""
     fate: Int32Array
@@ -80,6 +88,20 @@ class State(NamedTuple):
     """int32[W]: blocks found for the head of the queue."""
     writes: Int64Array
     """int64[S, 4]: slot, start, stop and hit of each write of this step, in order."""
+    now_us: Float64Array
+    """float64[1]: when the step under way began, on a clock of costs."""
+    costs: Float64Array
+    """float64[features]: see `kvsuite.replay.step_costs`."""
+    features: Int64Array
+    """int64[features]: of the step whose row was taken last."""
+    ends_us: Float64Array
+    """Ends of the steps since they were last collected; ``c[ENDS]`` of them."""
+    measured: Int64Array
+    """int64[steps, features]: of the same steps."""
+    spans: Int32Array
+    """int32[spans, 4], ``c[SPANS]`` of them since they were last collected: a request that decoded no longer,
+    the step after the one in which it became a decoder, the last step that wrote a token of it, and 1 where
+    that of the step after lapsed."""
 
 
 def open_state(
@@ -93,6 +115,7 @@ def open_state(
     max_sequences: int,
     max_step_tokens: int,
     columns: int,
+    costs: StepCosts | None = None,
 ) -> State:
     """Return the state before the first step: every block free, nobody there."""
     count, seats = requests.asked.shape[1], max_sequences
@@ -113,6 +136,7 @@ def open_state(
         C.WAIT_TAIL: -1,
         C.FREE_SLOTS: seats,
         C.HEAD: -1,
+        C.CLOCKED: int(costs is not None),
     }.items():
         c[place] = value
     fate = np.full((len(F), count), -1, np.int32)
@@ -129,6 +153,8 @@ def open_state(
         c=c,
         row=np.zeros(columns, np.int64),
         arrivals=requests.arrivals,
+        arrival_us=requests.arrival_us,
+        cancel_at_us=requests.cancel_at_us,
         cancel_order=requests.cancel_order,
         child_offsets=requests.child_offsets,
         children=requests.children,
@@ -159,6 +185,12 @@ def open_state(
         gone=np.zeros((2 * seats, 2), np.int64),
         hit_blocks=np.zeros(width, np.int32),
         writes=np.zeros((seats, 4), np.int64),
+        now_us=np.zeros(1, np.float64),
+        costs=np.array(costs.in_order if costs else [0.0] * len(FEATURES), np.float64),
+        features=np.zeros(len(FEATURES), np.int64),
+        ends_us=np.zeros(COLLECTED_STEPS if costs else 1, np.float64),
+        measured=np.zeros((COLLECTED_STEPS if costs else 1, len(FEATURES)), np.int64),
+        spans=np.zeros((max(1 << 16 if costs else 0, 8 * seats), 4), np.int32),
     )
 
 

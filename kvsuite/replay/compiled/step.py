@@ -9,14 +9,8 @@ from kvsuite.replay.compiled.columns import Col
 from kvsuite.replay.compiled.decoders import begin_decoding, class_at, length_of, take_due
 from kvsuite.replay.compiled.fields import A, C, F, K, S
 from kvsuite.replay.compiled.jit import compiled
-from kvsuite.replay.compiled.population import (
-    arrive_due,
-    cancel_due,
-    finish_due,
-    fork_due,
-    plan_cancel,
-    preempt_youngest,
-)
+from kvsuite.replay.compiled.leaving import cancel_due, plan_cancel
+from kvsuite.replay.compiled.population import arrive_due, finish_due, fork_due, preempt_youngest
 from kvsuite.replay.compiled.tables import grow, note_write, publish_full
 
 if TYPE_CHECKING:
@@ -31,6 +25,8 @@ def next_step(s: State, step: int) -> int:
         return step
     if c[C.NEXT_ARRIVAL] == len(s.arrivals):
         return -1
+    if c[C.CLOCKED]:
+        return step
     return max(step, s.asked[A.ARRIVAL_STEP, s.arrivals[c[C.NEXT_ARRIVAL]]])
 
 
@@ -82,6 +78,7 @@ def _decode(s: State, step: int) -> None:
     c[C.TICKS] += 1
     c[C.LOGICAL] += c[C.DECODERS]
     c[C.DECODED] = c[C.DECODERS]
+    c[C.DECODED_CONTEXT] = c[C.BASES] + c[C.DECODERS] * c[C.TICKS]
     for k in range(c[C.FRESH]):
         request = s.slots[S.REQUEST, s.fresh[k]]
         if request >= 0 and s.fate[F.FIRST_TOKEN_STEP, request] < 0:
@@ -162,7 +159,7 @@ def _make_room(s: State, slot: int, length: int, step: int) -> bool:
 def _drop_lapsed_writes(s: State) -> None:
     """Take out the writes of those who gave way after they were scheduled, and add up the others."""
     c = s.c
-    kept, written = 0, c[C.DECODED]
+    kept, written, pairs = 0, c[C.DECODED], 0
     preempted = s.row[Col.PREEMPTED] > 0
     for k in range(c[C.WRITES]):
         if preempted:
@@ -171,6 +168,9 @@ def _drop_lapsed_writes(s: State) -> None:
             for field in range(4):
                 s.writes[kept, field] = s.writes[k, field]
         kept += 1
-        written += s.writes[k, 2] - s.writes[k, 1]
+        start, stop = s.writes[k, 1], s.writes[k, 2]
+        written += stop - start
+        pairs += (stop * (stop + 1) - start * (start + 1)) // 2
     c[C.WRITES] = kept
+    c[C.PAIRS] = pairs
     s.row[Col.WRITTEN] = written

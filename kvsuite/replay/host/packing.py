@@ -52,7 +52,7 @@ class Packer:
                 return "Check", full, part.claim
             case Closing():
                 shots = self._snapshots(part.snapshots)
-                return "Closing", _since(part.since), shots, part.outcomes, part.refusals
+                return "Closing", _since(part.since), shots, part.outcomes, part.refusals, part.clock
             case Broken():
                 return "Broken", _since(part.since)
 
@@ -100,9 +100,7 @@ class Unpacker:
             "Opening": lambda shots: Opening(self._snapshots(shots)),
             "Frame": self._frame,
             "Check": lambda full, claim: Check(None if full is None else self._snapshots(full), claim),
-            "Closing": lambda since, shots, outcomes, refusals: Closing(
-                self._since(since), self._snapshots(shots), outcomes, refusals
-            ),
+            "Closing": lambda since, shots, *rest: Closing(self._since(since), self._snapshots(shots), *rest),
             "Broken": lambda since: Broken(self._since(since)),
         }
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsuite.errors import EngineError
+from kvsuite.errors import ConfigError, EngineError
 from kvsuite.replay.batch import Ending, SchedulerConfig
 from kvsuite.replay.content import ContentTally
 from kvsuite.replay.frame import Outcome
@@ -50,9 +50,15 @@ def replay_requests(
 
     ``progress`` is called with requests ended and in all.
 
-    **Raises:** `EngineError` when the engine breaks the contract in a way that leaves nothing to judge.
+    **Raises:** `EngineError` when the engine breaks the contract in a way that leaves nothing to judge;
+    `ConfigError` for step costs: what a step of an engine that schedules by itself does, it does not show.
     """
     config = scheduler or SchedulerConfig()
+    if config.costs is not None:
+        raise ConfigError(
+            f"engine {engine.spec.name!r} schedules by itself, and what its steps do is not shown: step "
+            "costs cannot be charged; give step_us alone"
+        )
     stepper = RequestStepper(trace, engine, step_us=config.step_us)
     ledger = RequestLedger(stepper.spec)
     try:
@@ -97,6 +103,7 @@ def _result(
         ),
         fork_families=(),
         refusals={},
+        clock=None,
         changed=stepper.asked.changed,
         dropped=Counter(stepper.asked.dropped) + stepper.unseen,
         refused={one.request_id: one.refusal for one in watched.values() if one.refusal is not None},

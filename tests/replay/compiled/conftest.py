@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("numba", reason="the compiled core needs numba: install kvsuite[fast]")
 
+from typing import TYPE_CHECKING
+
 from kvsuite.engine.config import EngineConfig
 from kvsuite.engine.reference import ReferenceEngine
 from kvsuite.ledger.row import COLUMN_NAMES
@@ -19,6 +21,9 @@ from kvsuite.replay.batch import Ending, SchedulerConfig
 from kvsuite.replay.compiled.replay import Fates, compiled_replay
 from kvsuite.replay.driver import Outcome, replay
 from kvsuite.trace.model import Trace
+
+if TYPE_CHECKING:
+    from kvsuite.replay.step_clock import ClockLog
 
 HoldAgainst = Callable[[Trace, EngineConfig, SchedulerConfig], None]
 
@@ -60,6 +65,18 @@ def compare(trace: Trace, config: EngineConfig, scheduler: SchedulerConfig) -> N
     assert dict(found.refusals) == dict(wanted.refusals)
     assert found.violations == ()
     assert found.summary.digest == summary_of(wanted.timeline.pools[0], wanted.timeline.steps).digest
+    compare_clocks(found.clock, wanted.clock)
+
+
+def compare_clocks(found: ClockLog | None, wanted: ClockLog | None) -> None:
+    """Expect the same ends to the bit, and the same tokens in the same steps."""
+    if wanted is None or found is None:
+        assert found is wanted
+        return
+    np.testing.assert_array_equal(found.features, wanted.features)
+    assert found.step_end_us.tobytes() == wanted.step_end_us.tobytes()
+    assert found.running.tolist() == wanted.running.tolist()
+    assert found.token_spans.tolist() == wanted.token_spans.tolist()
 
 
 def outcomes(fates: Fates, trace: Trace) -> list[Outcome]:

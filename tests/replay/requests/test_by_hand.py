@@ -8,6 +8,7 @@ import pytest
 
 from kvsuite.engine.contract import Capability
 from kvsuite.engine.extensions.requests import RequestsEngine
+from kvsuite.errors import ConfigError
 from kvsuite.ledger.row import ABSENT
 from kvsuite.replay.batch import Ending, SchedulerConfig
 from kvsuite.replay.requests.asked import (
@@ -21,6 +22,7 @@ from kvsuite.replay.requests.asked import (
     asked_trace,
 )
 from kvsuite.replay.requests.driver import replay_requests
+from kvsuite.replay.step_costs import StepCosts
 from kvsuite.trace.rows import Row
 from tests.replay.requests.engines import Counted
 
@@ -85,6 +87,14 @@ def test_numbers_alone_leave_every_category_absent(open_requests: Open, requests
     for name in ("payload", "slack", "free", "cached", "logical"):
         assert set(column(done, name)) == {ABSENT}
     assert {law.invariant for law in done.not_judged} == {"content", "closure"}
+
+
+def test_what_a_step_does_is_not_shown_and_so_not_charged_for(
+    open_requests: Open, requests_of: Requests
+) -> None:
+    costs = StepCosts(base_us=100)
+    with pytest.raises(ConfigError, match="schedules by itself"):
+        replay_requests(requests_of((20, 3)), open_requests(), SchedulerConfig(costs=costs))
 
 
 def test_idle_steps_are_left_out(open_requests: Open, requests_of: Requests) -> None:
