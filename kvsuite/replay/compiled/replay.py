@@ -128,11 +128,11 @@ def compiled_replay(
         while not loop.is_done(state):
             taken = slots.run(chunk, ROW_ORDER) if slots else loop.run(state, chunk, ROW_ORDER)
             ledger.add(chunk[:taken])
-            if max_buckets is None:
-                chunk = np.zeros_like(chunk)  # the ledger keeps the rows where they are
             lengths.append(state.final_lengths[: state.c[C.FINAL_LENGTHS]].copy())
             state.c[C.FINAL_LENGTHS] = 0
             clock.collect(chunk[:taken, 1:])
+            if max_buckets is None:
+                chunk = np.zeros_like(chunk)  # the ledger keeps the rows where they are
             if progress is not None:
                 progress(int(state.c[C.ENDED]), len(trace))
     return CompiledReplay(
