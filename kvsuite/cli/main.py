@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kvsuite import __version__
-from kvsuite.cli import compare, drift, engines, env, golden, replay, report, sweep, trace
+from kvsuite.cli import calibrate, compare, drift, engines, env, golden, replay, report, sweep, trace
 from kvsuite.errors import KvsuiteError
 
 _BAD_INPUT = 2
@@ -24,6 +24,7 @@ app = typer.Typer(
 )
 app.command()(replay.replay)
 app.command()(sweep.sweep)
+app.command()(calibrate.calibrate)
 app.command()(compare.compare)
 app.command()(drift.drift)
 app.command()(report.report)

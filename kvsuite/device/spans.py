@@ -100,3 +100,17 @@ class CudaSpans:
 def spans_on(device: str) -> Spans:
     """Return the spans for ``cpu`` or ``cuda:N``."""
     return CpuSpans() if device == "cpu" else CudaSpans(device)
+
+
+def timed(call: Callable[[], object], spans: Spans) -> float:
+    """Return the microseconds of a call that comes after an untimed one."""
+    call()
+    return timed_now(call, spans)
+
+
+def timed_now(call: Callable[[], object], spans: Spans) -> float:
+    """Return the microseconds of one call."""
+    spans.take_us()
+    with spans:
+        call()
+    return spans.take_us()

@@ -21,7 +21,9 @@ sys.stderr.write(json.dumps([code, [name for name in {heavy!r} if name in sys.mo
 """
 
 
-@pytest.mark.parametrize("words", [["--help"], ["replay", "--help"], ["trace", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["replay", "--help"], ["calibrate", "--help"], ["trace", "--help"], ["--version"]]
+)
 def test_help_imports_nothing_heavy(words: list[str]) -> None:
     probe = _PROBE.format(words=words, heavy=HEAVY)
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
@@ -36,6 +38,17 @@ def test_help_lists_every_verb_and_the_exit_codes() -> None:
         text=True,
         check=True,
     )
-    for verb in ("replay", "sweep", "compare", "drift", "trace", "golden", "report", "engines", "env"):
+    for verb in (
+        "replay",
+        "sweep",
+        "calibrate",
+        "compare",
+        "drift",
+        "trace",
+        "golden",
+        "report",
+        "engines",
+        "env",
+    ):
         assert f"\n  {verb} " in done.stdout
     assert "Exit codes: 0 ok, 1" in done.stdout
