@@ -16,7 +16,7 @@ app = typer.Typer(
     name="kvsuite",
     help="Regression and conformance suite for paged KV caches.",
     epilog="Exit codes: 0 ok, 1 the ledger or the content is wrong, 2 bad input or usage, "
-    "3 device or environment unavailable, 130 interrupted.",
+    "3 device or environment unavailable, 4 SLO unreachable on this device, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from kvsuite.errors import ConfigError
+from kvsuite.sweep.slo import Slo
 
 _BYTE_UNITS = {
     "": 1,
@@ -21,6 +22,7 @@ _BYTE_UNITS = {
     "TB": 10**12,
 }
 _TIME_UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000}
+_BUDGETS = ("ttft", "itl")
 _QUANTITY = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>[A-Za-z]*)")
 
 
@@ -93,6 +95,22 @@ def parse_block_sizes(text: str) -> tuple[int, ...]:
     if len(set(sizes)) != len(sizes):
         raise ConfigError(f"block sizes {text!r} name a size twice: give each once")
     return sizes
+
+
+def parse_slo(text: str) -> Slo:
+    """Return the SLO written as ``ttft=500ms,itl=50ms``, both budgets in any order.
+
+    **Raises:** `ConfigError` for any other text.
+
+    >>> parse_slo("itl=50ms,ttft=0.5s")
+    Slo(ttft_us=500000, itl_us=50000)
+    """
+    pairs = [part.partition("=")[::2] for part in text.split(",")]
+    names = [name.strip() for name, _ in pairs]
+    if sorted(names) != sorted(_BUDGETS):
+        raise ConfigError(f"SLO {text!r}: expected a budget for ttft and one for itl: ttft=500ms,itl=50ms")
+    budgets = {name: parse_duration_us(value) for name, (_, value) in zip(names, pairs, strict=True)}
+    return Slo(budgets["ttft"], budgets["itl"])
 
 
 def format_bytes(count: int) -> str:

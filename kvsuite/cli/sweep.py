@@ -1,5 +1,6 @@
 """`kvsuite sweep`: block sizes and contiguous controls on the same trace and the same bytes."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -58,6 +59,28 @@ def sweep(
             "[default: threads where all runs compiled, else processes; one a CPU]",
         ),
     ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ttft=T,itl=T",
+            help="Decide: budgets for the first token and between tokens, such as ttft=500ms,itl=50ms.",
+        ),
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Step costs of a device, which a decision needs.")
+    ] = None,
+    decision: Annotated[
+        Path | None,
+        typer.Option(help="A stored decision.json: exit code 1 where it is stale or another option ships."),
+    ] = None,
+    vary: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=V1,V2",
+            help="Decide over this instead of block sizes: prefix-cache, watermark-blocks, max-sequences, "
+            "max-step-tokens, pool, or an option of the engine's own. Needs one size.",
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget what an earlier run left in the folder.")
     ] = False,
@@ -76,10 +99,12 @@ def sweep(
 
     All run on one pool in bytes, and are compared by slack, tables, admissions and occupancy. Several traces,
     pools or engines give rows for each. What is done is kept in the folder, and a second run goes on from
-    there. The decision also needs latency, which is not measured here: no option is chosen.
+    there. The decision also needs latency: with --slo and --calibration each option gets a verdict, and
+    decision.json is written beside the record.
     """
     from kvsuite.cli.setup import CacheOptions, TraceOptions, parse_engine_options
     from kvsuite.cli.sizes import parse_block_sizes, parse_duration_us, parse_pools
+    from kvsuite.cli.sweep_decide import decision_order
     from kvsuite.cli.sweep_run import SweepOrder, run
     from kvsuite.replay.scheduler import SchedulerConfig
     from kvsuite.sweep.cells import DEFAULT_CONTROLS
@@ -117,5 +142,6 @@ def sweep(
         workers=workers,
         fresh=fresh,
         out=out,
+        decision=decision_order(slo, calibration, decision, vary),
     )
     raise typer.Exit(run(order))

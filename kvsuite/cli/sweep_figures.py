@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kvsuite.sweep.run import Results
 
 NO_DECISION = (
-    "No option is chosen here: the decision also needs latency, which this command does not measure."
+    "No option is chosen here: the decision also needs latency. Give --slo and --calibration for it."
 )
 NO_CONTENT = (
     "The reference engine ran on the compiled core: the same ledger, but no content was written and read "
@@ -99,9 +99,10 @@ def failure_lines(cells: Sequence[Cell], results: Results) -> Iterator[str]:
                 yield f"{cell.name}: VIOLATED {text}"
 
 
-def notes(plan: SweepPlan) -> Iterator[NoteLine]:
+def notes(plan: SweepPlan, *, is_decided: bool = False) -> Iterator[NoteLine]:
     """Yield what a reader of the figures must know."""
-    yield NoteLine(text=NO_DECISION)
+    if not is_decided:
+        yield NoteLine(text=NO_DECISION)
     if any(cell.is_compiled for cell in plan.cells()):
         yield NoteLine(text=NO_CONTENT)
     if not plan.prefix_cache:

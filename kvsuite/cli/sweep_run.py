@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from kvsuite.cli.setup import CacheOptions, TraceOptions
     from kvsuite.cli.sizes import PoolSize
+    from kvsuite.cli.sweep_decide import DecisionOrder, SweepDecision
     from kvsuite.record.schema import AnyLine
     from kvsuite.replay.scheduler import SchedulerConfig
     from kvsuite.sweep.cells import Cell
@@ -63,6 +64,7 @@ class SweepOrder:
     workers: str | None
     fresh: bool
     out: Path | None
+    decision: DecisionOrder | None = None
 
     @property
     def folder(self) -> Path:
@@ -109,10 +111,16 @@ class SweepOrder:
 
 
 def run(order: SweepOrder) -> int:
-    """Sweep, print, write; return 1 where a cell broke a law, else the exit code of failed cells, or 0."""
+    """Sweep, print, write.
+
+    Return 1 where a cell broke a law, else the exit code of failed cells, else that of the decision, or 0.
+    """
     folder = RunFolder(order.folder, utc_now())
     folder.check()
+    stored = None if order.decision is None else order.decision.stored_decision(folder.path)
     plan = order.plan()
+    if order.decision is not None:
+        order.decision.check(plan)
     cells = plan.cells()
     make_executor = executor_maker(order.workers, cells)
     store = CellStore(folder.path / CELLS_FOLDER)
@@ -125,10 +133,15 @@ def run(order: SweepOrder) -> int:
         results = run_cells(cells, make_executor, store=store, progress=progress)
     print_table(sweep_table(plan, cells, results))
     print_figures(outcome_figures(cells, results))
-    for note in notes(plan):
+    decision = None if order.decision is None else order.decision.decide(plan, stored)
+    if decision is not None:
+        decision.show()
+    for note in notes(plan, is_decided=decision is not None):
         print_line(note.text)
-    exit_code = _exit_code(results)
-    folder.write(_record_lines(plan, cells, results), exit_code)
+    exit_code = _exit_code(results) or (0 if decision is None else decision.exit_code)
+    folder.write(_record_lines(plan, cells, results, decision), exit_code)
+    if decision is not None:
+        decision.write(folder.path)
     for text in failure_lines(cells, results):
         print_line(text, "red")
     return exit_code
@@ -150,7 +163,9 @@ def _exit_code(results: Results) -> int:
     return max((failure.exit_code for failure in results.failures), default=0)
 
 
-def _record_lines(plan: SweepPlan, cells: Sequence[Cell], results: Results) -> Iterator[AnyLine]:
+def _record_lines(
+    plan: SweepPlan, cells: Sequence[Cell], results: Results, decision: SweepDecision | None
+) -> Iterator[AnyLine]:
     for ref in plan.traces:
         yield trace_line(ref.open(), ref=ref.name, content_hash=ref.content_hash)
     for cell, outcome in zip(cells, results.outcomes, strict=True):
@@ -163,4 +178,6 @@ def _record_lines(plan: SweepPlan, cells: Sequence[Cell], results: Results) -> I
         else:
             yield from outcome.record_lines(case=case, engine=engine, trace=trace)
     yield from plan.lines(results.rows)
-    yield from notes(plan)
+    if decision is not None:
+        yield decision.line
+    yield from notes(plan, is_decided=decision is not None)

@@ -16,6 +16,7 @@ from kvsuite.record.schema import (
     CaseLine,
     ComparisonLine,
     ContentLine,
+    DecisionLine,
     DriftLine,
     End,
     EngineLine,
@@ -51,6 +52,7 @@ class Record:
     goldens: tuple[GoldenLine, ...] = ()
     comparisons: tuple[ComparisonLine, ...] = ()
     sweeps: tuple[SweepLine, ...] = ()
+    decisions: tuple[DecisionLine, ...] = ()
     drifts: tuple[DriftLine, ...] = ()
     matrices: tuple[MatrixLine, ...] = ()
     notes: tuple[NoteLine, ...] = ()
@@ -188,6 +190,7 @@ def _sorted_by_kind(path: Path, lines: list[AnyLine]) -> Record:
         goldens=of(GoldenLine),
         comparisons=of(ComparisonLine),
         sweeps=of(SweepLine),
+        decisions=of(DecisionLine),
         drifts=of(DriftLine),
         matrices=of(MatrixLine),
         notes=of(NoteLine),

@@ -11,6 +11,8 @@ from typing import Literal
 
 import msgspec
 
+from kvsuite.record.decision_line import DecisionLine as DecisionLine
+from kvsuite.record.decision_rows import DecisionRow as DecisionRow
 from kvsuite.record.drift_rows import DriftRow as DriftRow
 from kvsuite.record.rows import ComparisonRow as ComparisonRow
 from kvsuite.record.rows import MatrixRow as MatrixRow
@@ -18,7 +20,7 @@ from kvsuite.record.rows import Positive as Positive
 from kvsuite.record.rows import SweepRow as SweepRow
 
 SCHEMA = "kvsuite.run"
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 
 
 class Line(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, forbid_unknown_fields=True):
@@ -280,6 +282,7 @@ AnyLine = (
     | GoldenLine
     | ComparisonLine
     | SweepLine
+    | DecisionLine
     | DriftLine
     | MatrixLine
     | NoteLine

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from kvsuite.record.schema import (
         ComparisonLine,
         ContentLine,
+        DecisionLine,
         DriftLine,
         DriftRow,
         LedgerLine,
@@ -114,6 +115,27 @@ def sweep_context(record: Record, line: SweepLine) -> FigureContext:
         else "",
         window=_sweep_window(line.rows),
         control=", ".join(controls),
+    )
+
+
+def decision_context(record: Record, line: DecisionLine) -> FigureContext:
+    """Return what a decision rests on; its control is every other option, on the same pool and costs."""
+    ran = [row for row in line.rows if row.phases]
+    requests = sorted({sum(phase.requests for phase in row.phases) for row in ran})
+    others = [row.option for row in line.rows if row.option != line.shipped]
+    return FigureContext(
+        figure=f"decision over {line.trace}",
+        trace=line.trace,
+        trace_hash=_hash(record, line.trace),
+        configuration=f"{line.layout}; pool of {human_bytes(line.pool_bytes)}, tables paid from it; "
+        f"TTFT within {line.slo_ttft_us / 1000:g} ms and ITL p99 within {line.slo_itl_us / 1000:g} ms; "
+        f"costs of {line.kernel} on {line.device}{' (projected)' if line.projected else ''}"
+        if line.layout and line.recipe
+        else "",
+        window=f"the whole trace, {plural(requests[-1], 'request')}, {plural(line.repeats, 'repeat')}"
+        if requests
+        else "no option ran",
+        control=", ".join(others),
     )
 
 

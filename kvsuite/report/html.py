@@ -14,6 +14,8 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 from kvsuite.errors import RecordError, TraceError
 from kvsuite.report import units
 from kvsuite.report.charts import COLOURS, HATCHES
+from kvsuite.report.decision_charts import decision_charts
+from kvsuite.report.decisions import mean_qualified, percentile_text
 from kvsuite.report.drift_charts import drift_charts
 from kvsuite.report.ledger_charts import STACK, ledger_charts
 from kvsuite.report.ledgers import DEFINITIONS, LABELS
@@ -54,8 +56,9 @@ def page_text(view: View) -> str:
     ledgers = {ledger.anchor: ledger_charts(ledger) for ledger in view.drawn}
     comparisons = {comparison.anchor: comparison_charts(comparison) for comparison in view.comparisons}
     sweeps = {sweep.anchor: sweep_charts(sweep) for sweep in view.sweeps}
+    decisions = {decision.anchor: decision_charts(decision) for decision in view.decisions}
     drifts = {pool.anchor: drift_charts(pair, pool) for pair, pool in _drift_pools(view)}
-    charts: dict[str, tuple[Chart, ...]] = {**ledgers, **comparisons, **sweeps, **drifts}
+    charts: dict[str, tuple[Chart, ...]] = {**ledgers, **comparisons, **sweeps, **decisions, **drifts}
     drawn = [chart for group in charts.values() for chart in group]
     environment = _environment()
     return environment.get_template("report.html.j2").render(
@@ -131,6 +134,8 @@ def _environment() -> jinja2.Environment:
         "plural": units.plural,
         "closes": closes,
         "survived": survived,
+        "mean_qualified": mean_qualified,
+        "percentile_text": percentile_text,
         "LABELS": LABELS,
         "DEFINITIONS": DEFINITIONS,
         "STACK": STACK,

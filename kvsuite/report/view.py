@@ -18,6 +18,7 @@ from kvsuite.report.cases import (
     skip_groups,
     tally,
 )
+from kvsuite.report.decisions import DecisionView, decision_view
 from kvsuite.report.drift import DriftView, drift_view
 from kvsuite.report.ledgers import LedgerView, ledger_view
 from kvsuite.report.matrix import MatrixView, matrix_view
@@ -65,6 +66,7 @@ class View:
     """The ledgers with pictures."""
     comparisons: tuple[ComparisonView, ...]
     sweeps: tuple[SweepView, ...]
+    decisions: tuple[DecisionView, ...]
     drifts: tuple[DriftView, ...]
     matrices: tuple[MatrixView, ...]
     memory: tuple[MemoryView, ...]
@@ -115,6 +117,9 @@ def build_view(record: Record) -> View:
             for line in record.comparisons
         ),
         sweeps=tuple(sweep_view(record, line, anchors.take("sweep", line.trace)) for line in record.sweeps),
+        decisions=tuple(
+            decision_view(record, line, anchors.take("decision", line.trace)) for line in record.decisions
+        ),
         drifts=tuple(drift_view(record, line, anchors.take("drift", line.trace)) for line in record.drifts),
         matrices=tuple(matrix_view(line, anchors.take("matrix", "")) for line in record.matrices),
         memory=memory,
@@ -159,11 +164,16 @@ def _problems(record: Record, cases: tuple[CaseView, ...], ledgers: tuple[Ledger
     bad = sum(golden.verdict in FAILING_VERDICTS for golden in record.goldens)
     gaps = sum(view.closes is False for view in ledgers)
     drifted = sum(row.verdict == "drift" for line in record.drifts for row in line.rows)
+    gating = [line for line in record.decisions if not line.projected]
+    unreachable = sum(line.result == "SLO unreachable on this device" for line in gating)
+    changed = sum(line.compared not in (None, "same") for line in gating)
     mismatches = sum(content.mismatches for content in record.contents)
     found = [
         (failing, f"{count(failing)} of {plural(len(cases), 'case')} failed"),
         (bad, f"{plural(bad, 'golden')} {'differs or is' if bad == 1 else 'differ or are'} missing"),
         (gaps, f"{plural(gaps, 'ledger does', 'ledgers do')} not close"),
+        (unreachable, "the SLO is unreachable on this device"),
+        (changed, "the stored decision no longer holds"),
         (drifted, f"{plural(drifted, 'engine')} drifted from the one before"),
         (mismatches, f"{plural(mismatches, 'token')} read back wrong"),
     ]
@@ -172,7 +182,7 @@ def _problems(record: Record, cases: tuple[CaseView, ...], ledgers: tuple[Ledger
 
 def _good_news(record: Record, ledgers: tuple[LedgerView, ...]) -> tuple[str, ...]:
     closed = [view for view in ledgers if view.closes]
-    news = []
+    news = [line.sentence for line in record.decisions if line.result == "ship"]
     if closed and len(closed) == len(ledgers):
         steps = sum(view.line.steps_total for view in closed)
         news.append(

@@ -1,0 +1,90 @@
+"""Where step costs come from: a calibration, or a stated cost model in a file.
+
+    {"device": "...", "kernel": "...", "spread": 0.01, "blocks": {"16": {"base_us": 9000, "sequence_us": 40}}}
+
+A stated model is a projection like a calibration of another device, unless it names the device it is used on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import numpy as np
+
+from kvsuite.errors import ConfigError
+from kvsuite.sweep.clock import StepCosts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class CostSource(Protocol):
+    """What a decision needs of a calibration."""
+
+    @property
+    def device(self) -> str:
+        """The model name of the device that was measured."""
+
+    @property
+    def kernel(self) -> str:
+        """The attention kernel: its name, and a hash over its source."""
+
+    def costs(self, block_size: int) -> StepCosts:
+        """Return the median costs at a block size.
+
+        **Raises:** `ConfigError` for one that was not measured.
+        """
+
+    def draw(self, block_size: int, repeat: int) -> StepCosts:
+        """Return costs drawn from their spread: the same for the same repeat; the medians for repeat 0."""
+
+
+class StatedCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cost model as it is written down: costs by block size, and one relative spread of them all."""
+
+    device: str
+    kernel: str
+    blocks: dict[int, StepCosts]
+    spread: float = 0.0
+    """Standard deviation of the logarithm of a draw's factor, which is the same for all costs of a step."""
+
+    def __post_init__(self) -> None:
+        if not self.blocks or self.spread < 0 or not self.device or not self.kernel:
+            raise ValueError("expected a device, a kernel, one block size or more, and a spread of 0 or more")
+        if min(self.blocks) < 1:
+            raise ValueError(f"block size {min(self.blocks)}: expected a size of 1 or more")
+
+    def costs(self, block_size: int) -> StepCosts:
+        """Return the stated costs; see `CostSource`."""
+        try:
+            return self.blocks[block_size]
+        except KeyError:
+            known = ", ".join(map(str, sorted(self.blocks)))
+            raise ConfigError(
+                f"no costs for blocks of {block_size} tokens: there are some for {known}; "
+                "give --sizes among them, or calibrate the others"
+            ) from None
+
+    def draw(self, block_size: int, repeat: int) -> StepCosts:
+        """Return the stated costs times a seeded factor; see `CostSource`."""
+        costs = self.costs(block_size)
+        if not repeat or not self.spread:
+            return costs
+        rng = np.random.default_rng([repeat, block_size])
+        factor = float(np.exp(self.spread * rng.standard_normal()))
+        return StepCosts(*(factor * cost for cost in astuple(costs)))
+
+
+def read_costs(path: Path) -> CostSource:
+    """Return the costs stated in a file.
+
+    **Raises:** `ConfigError` for a file that cannot be read or holds something else.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=StatedCosts)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the calibration ({error.strerror or error})") from error
+    except (msgspec.MsgspecError, ConfigError) as error:
+        raise ConfigError(f"{path}: no calibration, {error}") from error

@@ -1,0 +1,199 @@
+"""A measurement judged: the line of the record, the stored decision, and the sentence a person can act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsuite.record.schema import DecisionLine
+from kvsuite.sweep.decision_rows import decision_row
+from kvsuite.sweep.knee import MIN_SIZES, Decision, decide
+from kvsuite.sweep.recipe import StoredDecision, recipe_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kvsuite.sweep.clock import Float64Array
+    from kvsuite.sweep.measure import Measured, Measurement
+    from kvsuite.sweep.recipe import Recipe
+
+BLOCK_SIZE = "block size"
+"""What options differ in unless something else is varied."""
+MIN_VALUES = 2
+"""Of another factor."""
+UNREACHABLE_EXIT = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """A decision with what it was made from."""
+
+    measurement: Measurement
+    decision: Decision
+    recipe: Recipe
+    factor: str
+    here: str
+    """The device that decided."""
+
+    @property
+    def projected(self) -> bool:
+        """Whether the costs are of another device: then it is no verdict on this one."""
+        return self.recipe.device != self.here
+
+    @property
+    def exit_code(self) -> int:
+        """4 where no option meets the SLO on this device, else 0; a projection gates nothing."""
+        unreachable = self.decision.result == "SLO unreachable on this device"
+        return UNREACHABLE_EXIT if unreachable and not self.projected else 0
+
+    def line(self, *, trace: str, engine: str, compared: str | None = None) -> DecisionLine:
+        """Return the line of the record; ``trace`` is the ref of a trace line."""
+        recipe = self.recipe.flat()
+        slope_us, rho = self._trend()
+        return DecisionLine(
+            trace=trace,
+            engine=engine,
+            layout=str(self.recipe.layout),
+            pool_bytes=self.recipe.pool_bytes,
+            factor=self.factor,
+            recipe=recipe,
+            recipe_hash=recipe_hash(recipe),
+            slo_ttft_us=self.recipe.slo.ttft_us,
+            slo_itl_us=self.recipe.slo.itl_us,
+            device=self.recipe.device,
+            kernel=self.recipe.kernel,
+            projected=self.projected,
+            repeats=self.measurement.repeats,
+            result=self.decision.result,
+            shipped=None if self.decision.shipped is None else self.decision.shipped.name,
+            favoured=None if self.decision.favoured is None else self.decision.favoured.name,
+            tied=[option.name for option in self.decision.tied],
+            sentence=sentence(self),
+            compared=compared,
+            cold_until_us=self.measurement.cold_until_us,
+            load_sequences=self.measurement.load.sequences,
+            load_context_tokens=self.measurement.load.context_tokens,
+            step_slope_us=slope_us,
+            step_rho=rho,
+            rows=[
+                decision_row(measured, ruling, self.measurement)
+                for measured, ruling in zip(self.measurement.options, self.decision.rulings, strict=True)
+            ],
+        )
+
+    def stored(self, line: DecisionLine) -> StoredDecision:
+        """Return what is kept beside the run."""
+        return StoredDecision(
+            result=self.decision.result,
+            shipped=line.shipped,
+            tied=line.tied,
+            projected=line.projected,
+            sentence=line.sentence,
+            recipe=line.recipe,
+            recipe_hash=line.recipe_hash,
+            rows=line.rows,
+        )
+
+    def _trend(self) -> tuple[float | None, float | None]:
+        ran = [measured for measured in self.measurement.options if measured.ran]
+        depths = [float(self.measurement.load.table_depth(measured.cell)) for measured in ran]
+        return trend(depths, [measured.step_us[0] for measured in ran])
+
+
+def decided(
+    measurement: Measurement,
+    recipe: Recipe,
+    *,
+    here: str,
+    factor: str = BLOCK_SIZE,
+    survives: Callable[[Measured], str | None] | None = None,
+) -> Decided:
+    """Return the decision over what was measured.
+
+    ``survives`` says why an option must not ship, or ``None``. An option that does not survive is struck, and
+    the knee is found again without it.
+    """
+    least = MIN_SIZES if factor == BLOCK_SIZE else MIN_VALUES
+    while True:
+        decision = decide([measured.option() for measured in measurement.options], least=least)
+        name = None if decision.shipped is None else decision.shipped.name
+        chosen = next((measured for measured in measurement.options if measured.name == name), None)
+        if chosen is None or survives is None or chosen.unfit is not None:
+            break
+        chosen.unfit = survives(chosen)
+        if chosen.unfit is None:
+            break
+    return Decided(measurement=measurement, decision=decision, recipe=recipe, factor=factor, here=here)
+
+
+def sentence(decided: Decided) -> str:
+    """Return what a person can act on."""
+    projected = (
+        f" Projected: the costs were measured on {decided.recipe.device}, not on {decided.here}; "
+        "this gates nothing."
+        if decided.projected
+        else ""
+    )
+    return _said(decided) + projected
+
+
+def trend(depths: Sequence[float], step_us: Sequence[float]) -> tuple[float | None, float | None]:
+    """Return the least-squares slope of step time over table depth, and Spearman's rank correlation.
+
+    ``None`` where there are fewer than two depths; the correlation also where all step times are equal.
+
+    >>> trend([1, 3], [10, 14])
+    (2.0, 1.0)
+    """
+    x, y = np.asarray(depths, np.float64), np.asarray(step_us, np.float64)
+    if len(set(depths)) < 2:
+        return None, None
+    centred = x - x.mean()
+    slope = float(centred @ (y - y.mean()) / (centred @ centred))
+    if len(set(step_us)) < 2:
+        return slope, None
+    return slope, round(float(np.corrcoef(_ranks(x), _ranks(y))[0, 1]), 12)
+
+
+def _said(decided: Decided) -> str:
+    decision, slo = decided.decision, decided.recipe.slo
+    if decision.result == "SLO unreachable on this device":
+        return (
+            f"SLO unreachable on this device: no option qualifies a token under {slo}. "
+            "Nothing ships; give a larger budget, a faster kernel or device, or a smaller model."
+        )
+    if decision.result == "no verdict":
+        return _no_verdict(decided)
+    if decision.result == "not decided by latency":
+        favoured = "" if decision.favoured is None else decision.favoured.name
+        return (
+            f"Not decided by latency: all options qualify the same tokens under {slo}, within the noise. "
+            f"By memory alone it would be {favoured}."
+        )
+    assert decision.shipped is not None
+    ruling = decision.ruling(decision.shipped.name)
+    others = [option.name for option in decision.tied if option != decision.shipped]
+    tied = f" Tied with it: {', '.join(others)}." if others else ""
+    qualified = sum(decision.shipped.qualified_tokens) / len(decision.shipped.qualified_tokens)
+    return (
+        f"Ship {decision.shipped.name}: {qualified:,.0f} qualified tokens under {slo}; its strongest rival "
+        f"loses by {ruling.cause}.{tied}"
+    )
+
+
+def _no_verdict(decided: Decided) -> str:
+    ran = [option for option in decided.measurement.options if option.ran]
+    unfit = [f"{option.name} ({option.unfit})" for option in ran if option.unfit is not None]
+    if unfit:
+        return f"No verdict: nothing that qualifies tokens is fit to ship: {'; '.join(unfit)}."
+    if decided.factor == BLOCK_SIZE:
+        return f"No verdict: {len(ran)} block sizes ran, expected {MIN_SIZES} or more; give more --sizes."
+    return f"No verdict: {len(ran)} values of {decided.factor} ran, expected {MIN_VALUES} or more."
+
+
+def _ranks(values: Float64Array) -> Float64Array:
+    """Return ranks from 1; equal values share the mean of theirs."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[places]

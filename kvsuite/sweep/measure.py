@@ -1,0 +1,257 @@
+"""Every option of a decision clocked through its repeats: what the knee is found from.
+
+Repeat ``k`` runs all options one after the other before repeat ``k + 1`` begins, each on its own draw of
+costs. The clock is given as a function, so that a decision can be had from any model of step time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvsuite.errors import ConfigError, EngineError
+from kvsuite.golden.key import SHOWN, engine_hash
+from kvsuite.ledger.row import INDEX
+from kvsuite.ledger.summary import summary_of
+from kvsuite.replay.driver import Replay
+from kvsuite.sweep.charge import charged
+from kvsuite.sweep.clock import ClockedReplay, StepCosts, clocked_replay
+from kvsuite.sweep.knee import MIN_REPEATS, Option
+from kvsuite.sweep.slo import Served, Slo, served
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsuite.ledger.summary import LedgerSummary
+    from kvsuite.sweep.cells import Cell
+    from kvsuite.sweep.costs import CostSource
+    from kvsuite.trace.model import Trace
+
+Clock = Callable[["Cell", "Trace", StepCosts], ClockedReplay]
+"""Replays a paged cell with the time that each step takes; raises `ConfigError` for one that is refused."""
+Progress = Callable[[int, int, tuple[str, ...]], None]
+
+NOT_CLOCKED = "a control has no clock here: it is compared by memory alone, in the table of the sweep"
+COLD_SHARE = 0.05
+"""Of the requests of a trace: at most so many are cold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The load at which step times are compared: the same for every option."""
+
+    sequences: int
+    context_tokens: int
+    """Of each sequence."""
+
+    def table_depth(self, cell: Cell) -> int:
+        """Return the entries of one table."""
+        return max(1, -(-self.context_tokens // cell.block_size))
+
+    def step_us(self, cell: Cell, costs: StepCosts) -> float:
+        """Return the duration of a decode step at this load through the cell's tables."""
+        read, entries = self.sequences * self.context_tokens, self.sequences * self.table_depth(cell)
+        whole_us = costs.step_us([1, self.sequences, read, 0, 0, entries, 0])
+        return whole_us + costs.block_us * self.sequences / cell.block_size
+
+
+@dataclass(kw_only=True)
+class Measured:
+    """One option: the cell as it was asked for, and what its clocked replays came to."""
+
+    cell: Cell
+    name: str
+    table_bytes: int = 0
+    pool_blocks: int = 0
+    refused: str | None = None
+    unjudged: str | None = None
+    unfit: str | None = None
+    summary: LedgerSummary | None = None
+    """Of the first repeat."""
+    engine: str = ""
+    """What it really ran with."""
+    cold: list[Served] = field(default_factory=list)
+    """One a repeat."""
+    steady: list[Served] = field(default_factory=list)
+    step_us: list[float] = field(default_factory=list)
+    running_variation: float = 0.0
+    """Standard deviation of the running sequences over their mean; steady phase, first repeat."""
+
+    @property
+    def ran(self) -> bool:
+        """Whether there are figures."""
+        return self.summary is not None
+
+    def mean(self, *columns: str) -> float:
+        """Return the mean over steps of the sum of ledger columns; 0 for a replay without a step."""
+        if self.summary is None or not self.summary.num_steps:
+            return 0.0
+        return sum(self.summary.total(name) for name in columns) / self.summary.num_steps
+
+    def option(self) -> Option:
+        """Return what the knee looks at: the steady phase."""
+        if self.summary is None:
+            return Option(
+                name=self.name,
+                block_size=self.cell.block_size,
+                is_control=self.cell.is_control,
+                refused=self.refused,
+                unjudged=self.unjudged,
+            )
+        slots = self.summary.spec.num_blocks * self.summary.spec.block_size
+        return Option(
+            name=self.name,
+            block_size=self.cell.block_size,
+            is_control=self.cell.is_control,
+            unfit=self.unfit,
+            qualified_tokens=tuple(figures.qualified_tokens for figures in self.steady),
+            step_us=tuple(self.step_us),
+            completed_tokens=self.steady[0].completed_tokens,
+            slack_share=self.mean("slack", "over_reserved") / slots,
+            table_share=self.table_bytes / self.cell.pool_bytes,
+            lost_requests=self.steady[0].refused,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Every option of one decision, measured alike."""
+
+    options: tuple[Measured, ...]
+    cold_until_us: float
+    load: Load
+    repeats: int
+
+
+def measure(
+    cells: Sequence[tuple[str, Cell]],
+    trace: Trace,
+    source: CostSource,
+    slo: Slo,
+    clock: Clock,
+    *,
+    repeats: int = MIN_REPEATS,
+    progress: Progress | None = None,
+) -> Measurement:
+    """Clock every cell, each called by its name, ``repeats`` times.
+
+    An engine that refuses a cell, and a pool that its tables fill, are options with their reason.
+
+    **Raises:** `ConfigError` for block sizes without costs.
+    """
+    options = [Measured(cell=cell, name=name) for name, cell in cells]
+    firsts: dict[str, ClockedReplay] = {}
+    told = 0
+    for measured in options:
+        if measured.cell.is_control:
+            measured.unjudged = NOT_CLOCKED
+        else:
+            costs = source.draw(measured.cell.block_size, 0)
+            for first in _first(measured, trace, costs, clock):
+                firsts[measured.name] = first
+        told = _tell(progress, told, len(options) * repeats, measured)
+    boundary_us = cold_until_us(trace, list(firsts.values()))
+    load = _load(options)
+    for measured in options:
+        if measured.ran:
+            first = firsts.pop(measured.name)
+            _add(measured, first, slo, boundary_us)
+            measured.running_variation = _variation(first, boundary_us)
+    for repeat in range(1, repeats):
+        for measured in options:
+            if measured.ran:
+                cell, _ = charged(measured.cell, trace)
+                costs = source.draw(measured.cell.block_size, repeat)
+                _add(measured, clock(cell, trace, costs), slo, boundary_us)
+            told = _tell(progress, told, len(options) * repeats, measured)
+    for measured in options:
+        if measured.ran:
+            size = measured.cell.block_size
+            measured.step_us = [load.step_us(measured.cell, source.draw(size, k)) for k in range(repeats)]
+    return Measurement(options=tuple(options), cold_until_us=boundary_us, load=load, repeats=repeats)
+
+
+def clock_cell(cell: Cell, trace: Trace, costs: StepCosts) -> ClockedReplay:
+    """Replay a cell of the reference engine on the compiled core, each step as long as it costs.
+
+    **Raises:** `ConfigError` for what the engine refuses.
+    """
+    return clocked_replay(trace, cell.config(trace), cell.scheduler, costs)
+
+
+def cold_until_us(trace: Trace, replays: Sequence[ClockedReplay]) -> float:
+    """Return when the cold phase ends, the same for every option.
+
+    That is when `COLD_SHARE` of the requests have arrived, or at the first full pool of any option (a step
+    that finds no block free, or refuses an admission), whichever comes first.
+    """
+    if not replays or not len(trace):
+        return 0.0
+    arrivals = np.sort(replays[0].times.arrival_us)
+    share_us = float(arrivals[min(int(np.ceil(COLD_SHARE * len(arrivals))), len(arrivals) - 1)])
+    return min([share_us, *(_first_full_us(replay) for replay in replays)])
+
+
+def _first(
+    measured: Measured, trace: Trace, costs: StepCosts, clock: Clock
+) -> tuple[ClockedReplay] | tuple[()]:
+    """Clock an option for the first time; nothing, with the reason kept, where it is refused."""
+    try:
+        cell, measured.table_bytes = charged(measured.cell, trace)
+        measured.pool_blocks = cell.config(trace).num_blocks
+        clocked = clock(cell, trace, costs)
+    except (ConfigError, EngineError) as refusal:
+        measured.refused = str(refusal)
+        return ()
+    measured.summary = _summary(clocked)
+    spec = clocked.replay.spec
+    measured.engine = f"{spec.name} {spec.version} {engine_hash(spec)[:SHOWN]}"
+    return (clocked,)
+
+
+def _summary(clocked: ClockedReplay) -> LedgerSummary:
+    """Return the summed ledger of a replay of either kind."""
+    done = clocked.replay
+    return (
+        summary_of(done.timeline.pools[0], done.timeline.steps) if isinstance(done, Replay) else done.summary
+    )
+
+
+def _add(measured: Measured, clocked: ClockedReplay, slo: Slo, boundary_us: float) -> None:
+    measured.cold.append(served(clocked, slo, (-np.inf, boundary_us)))
+    measured.steady.append(served(clocked, slo, (boundary_us, np.inf)))
+
+
+def _first_full_us(clocked: ClockedReplay) -> float:
+    """Return the end of the first step of the first bucket of rows that saw a full pool; infinite without."""
+    buckets = _summary(clocked).buckets
+    full = (buckets.low[:, INDEX["free"]] == 0) | (buckets.total[:, INDEX["refused_admissions"]] > 0)
+    if not full.any() or not len(clocked.step_end_us):
+        return float("inf")
+    row = int(full.argmax()) * buckets.rows_per_bucket
+    return float(clocked.step_end_us[min(row, len(clocked.step_end_us) - 1)])
+
+
+def _load(options: Sequence[Measured]) -> Load:
+    """Return the median, over the options that ran, of mean sequences and mean context."""
+    running = [measured.mean("running") for measured in options if measured.ran]
+    lengths = [
+        measured.mean("logical") / measured.mean("running")
+        for measured in options
+        if measured.ran and measured.mean("running")
+    ]
+    return Load(round(np.median(running)) if running else 0, round(np.median(lengths)) if lengths else 0)
+
+
+def _variation(clocked: ClockedReplay, boundary_us: float) -> float:
+    running = clocked.running[clocked.step_end_us >= boundary_us]
+    return float(running.std() / running.mean()) if len(running) and running.mean() else 0.0
+
+
+def _tell(progress: Progress | None, told: int, total: int, measured: Measured) -> int:
+    if progress is not None:
+        progress(told + 1, total, (measured.name,))
+    return told + 1
