@@ -123,13 +123,13 @@ def open_bench(order: CalibrateOrder, device: str, kernel: DecodeAttention) -> S
     return StepBench(kernel, shape, grid, order.sizes, device=device)
 
 
-def subject_of(device: str, kernel: DecodeAttention, layout: Layout) -> Subject:
-    """Return what a calibration here is of."""
+def subject_of(device: str, kernel: str, kernel_hash: str, layout: Layout) -> Subject:
+    """Return what a calibration on ``device`` is of."""
     return Subject(
         device=device.partition(":")[0],
         device_name=device_name(device),
-        kernel=kernel.name,
-        kernel_hash=kernel.source_hash,
+        kernel=kernel,
+        kernel_hash=kernel_hash,
         layout=str(layout),
         layout_hash=layout_hash(layout),
     )
@@ -150,7 +150,7 @@ def calibrated(
     return Calibration(
         kvsuite_version=kvsuite.__version__,
         created=created,
-        subject=subject_of(device, bench.kernel, order.layout),
+        subject=subject_of(device, bench.kernel.name, bench.kernel.source_hash, order.layout),
         clocks_mhz=clocks,
         packages=installed_packages(),
         control=bench.control.name,

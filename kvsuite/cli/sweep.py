@@ -136,7 +136,7 @@ def sweep(
         scheduler=SchedulerConfig(max_sequences, max_step_tokens, parse_duration_us(step)),
         engines=tuple(engine.split(",")),
         sizes=DEFAULT_SIZES if sizes is None else parse_block_sizes(sizes),
-        controls=DEFAULT_CONTROLS if controls is None else tuple(filter(None, controls.split(","))),
+        controls=DEFAULT_CONTROLS if controls is None else _names(controls),
         pools=parse_pools(o.default_pool(*trace) if pool is None else pool),
         core=core,
         workers=workers,
@@ -145,3 +145,7 @@ def sweep(
         decision=decision_order(slo, calibration, decision, vary),
     )
     raise typer.Exit(run(order))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())

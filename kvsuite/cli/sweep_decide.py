@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from kvsuite.cli.output import cells_bar, print_figures, print_line, print_table
 from kvsuite.cli.setup import parse_engine_options
 from kvsuite.cli.sizes import parse_pool, parse_slo
+from kvsuite.cli.sweep_costs import open_costs
 from kvsuite.cli.sweep_verdicts import decision_figures, phase_table, verdict_table
 from kvsuite.device.select import device_name
 from kvsuite.errors import ConfigError
 from kvsuite.sweep import measure as measured
 from kvsuite.sweep.cells import REFERENCE
-from kvsuite.sweep.costs import read_costs
 from kvsuite.sweep.decision import BLOCK_SIZE, decided
 from kvsuite.sweep.lengths import longest_declared_tokens
 from kvsuite.sweep.recipe import Recipe, compare, read_decision, write_decision
@@ -98,13 +98,13 @@ class DecisionOrder:
                 f"--vary {self.vary} changes one factor at a time: give one block size, such as --sizes 16; "
                 f"found {len(plan.sizes)}"
             )
-        source = read_costs(self.calibration)
+        source = open_costs(self.calibration, plan.layout)
         for size in plan.sizes:
             source.costs(size)
 
     def decide(self, plan: SweepPlan, stored: StoredDecision | None) -> SweepDecision:
         """Clock every option, judge them, and hold the decision against the stored one."""
-        (ref,), source = plan.traces, read_costs(self.calibration)
+        (ref,), source = plan.traces, open_costs(self.calibration, plan.layout)
         trace = ref.open()
         cells = [(cell.option, cell) for cell in plan.cells()]
         if self.vary is not None:

@@ -19,7 +19,7 @@ from kvsuite.cli.setup import engine_in_full
 from kvsuite.cli.sweep_figures import failure_lines, notes, outcome_figures, plan_figures, sweep_table
 from kvsuite.cli.trace_figures import trace_figures
 from kvsuite.engine import environments
-from kvsuite.engine.registry import ADAPTERS, home_of
+from kvsuite.engine.registry import ADAPTERS, check_known, home_of
 from kvsuite.errors import ConfigError
 from kvsuite.record.build import trace_line
 from kvsuite.record.provenance import utc_now
@@ -138,18 +138,19 @@ def run(order: SweepOrder) -> int:
         decision.show()
     for note in notes(plan, is_decided=decision is not None):
         print_line(note.text)
+    for text in failure_lines(cells, results):
+        print_line(text, "red")
     exit_code = _exit_code(results) or (0 if decision is None else decision.exit_code)
     folder.write(_record_lines(plan, cells, results, decision), exit_code)
     if decision is not None:
         decision.write(folder.path)
-    for text in failure_lines(cells, results):
-        print_line(text, "red")
     return exit_code
 
 
 def _ready(engine: str) -> str:
     """Return an engine's name with its version in full; its environment is built before cells ask for it."""
     engine = engine_in_full(engine)
+    check_known(engine)
     name, _, version = engine.partition("@")
     if version and name in ADAPTERS:
         home, loader = home_of(name)

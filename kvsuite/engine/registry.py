@@ -179,6 +179,12 @@ def module_of(name: str) -> str | None:
     return points[0].module if points else None
 
 
+def check_known(name: str) -> None:
+    """**Raises:** `UnknownEngine` for a name nobody registered; no package of an engine is imported."""
+    if not (name in engine_names() or name.startswith(MUTANT_PREFIX) or name.partition("@")[0] in ADAPTERS):
+        _factory(name)
+
+
 def _factory(name: str) -> Factory:
     if name.startswith(MUTANT_PREFIX):
         return _mutant_factory(name.removeprefix(MUTANT_PREFIX))

@@ -53,6 +53,18 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
         raise RecordError(f"{path}: {error}") from error
 
 
+def subject_in(path: Path) -> Subject | None:
+    """Return what the calibration in ``path`` is of; None where the file is there and is no calibration.
+
+    **Raises:** `RecordError` for a calibration that is damaged or of another schema.
+    """
+    try:
+        msgspec.json.decode(path.read_bytes(), type=_Kept)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return _decoded(path).subject
+
+
 def read_calibration(path: Path, wanted: Subject, *, projected: bool = False) -> Calibration:
     """Return the calibration in ``path``, which has to be of ``wanted``.
 

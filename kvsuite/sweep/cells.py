@@ -158,13 +158,12 @@ def _run_compiled(cell: Cell, trace: Trace) -> CellResult:
         )
     from kvsuite.replay.compiled.replay import compiled_replay
 
-    requests = cell.trace.requests(cell.scheduler.step_us)
     try:
         done = compiled_replay(
             trace,
             cell.config(trace),
             cell.scheduler,
-            requests=requests,
+            requests=cell.trace.requests(cell.scheduler.step_us),
             engine=_COMPILED[cell.engine],
             progress=raise_if_stopped,
             max_buckets=LEDGER_BUCKETS,

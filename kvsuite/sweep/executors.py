@@ -141,6 +141,8 @@ def executor_maker(spec: str | None, cells: Iterable[Cell]) -> Callable[[], Exec
         asked = int(rest) if colon else count
         if asked >= 1:
             return partial(local[kind], asked)
+    elif kind in local or not kind:
+        pass
     elif kind == "dask":
         if not colon or (rest.isdecimal() and int(rest) > 0):
             return partial(Dask, None, int(rest) if colon else count)
@@ -161,11 +163,14 @@ def cpu_count() -> int:
 def _own(spec: str, module: str, function: str) -> Callable[[], Executor]:
     try:
         made = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"workers {spec!r}: {error}; expected {EXPECTED}") from error
+    except (Exception, SystemExit) as error:  # whatever a module of somebody else's does
+        raise ConfigError(f"workers {spec!r}: {_told(error)}; expected {EXPECTED}") from error
 
     def make() -> Executor:
-        executor = made()
+        try:
+            executor = made()
+        except (Exception, SystemExit) as error:
+            raise ConfigError(f"workers {spec!r}: the call raised {_told(error)}") from error
         if not isinstance(executor, Executor):
             raise ConfigError(
                 f"workers {spec!r}: the call returned a {type(executor).__name__}, expected a "
@@ -176,13 +181,26 @@ def _own(spec: str, module: str, function: str) -> Callable[[], Executor]:
     return make
 
 
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
 def _slot() -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(1, mp_context=context, initializer=_leave_interrupts_to_the_parent)
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_live_with_the_parent)
 
 
-def _leave_interrupts_to_the_parent() -> None:
+def _live_with_the_parent() -> None:
+    """Leave interrupts to the parent, and end when it has ended, however that came."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_after_the_parent, name="kvsuite-parent", daemon=True).start()
+
+
+def _end_after_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _terminate(slot: ProcessPoolExecutor) -> None:

@@ -5,17 +5,18 @@ Results come in the order of the cells, whatever the order in which they were do
 
 from __future__ import annotations
 
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kvsuite.errors import KvsuiteError, RecordError
+from kvsuite.errors import ConfigError, KvsuiteError, RecordError
 from kvsuite.sweep.cells import run_cell
 from kvsuite.sweep.results import CellFailure, CellResult, failed_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from concurrent.futures import Executor, Future
+    from concurrent.futures import Executor
 
     from kvsuite.record.schema import SweepRow
     from kvsuite.sweep.cells import Cell
@@ -71,6 +72,8 @@ def run_cells(
 
     **Raises:** whatever ``make_executor`` raises, and `RecordError` when the store cannot be written.
     """
+    if store is not None:
+        store.check()
     sweep = _Sweep(cells, make_executor, store, progress)
     try:
         failed = sweep.run_all([index for index in range(len(cells)) if sweep.outcomes[index] is None])
@@ -155,13 +158,25 @@ class _Sweep:
             else:
                 return
         self.executor = self.make_executor()
-        self.pending[self.executor.submit(run_cell, self.cells[index])] = index
+        try:
+            future = self.executor.submit(run_cell, self.cells[index])
+        except Exception as error:
+            raise ConfigError(
+                f"the executor takes no cell: {type(error).__name__}: {error}; give other --workers"
+            ) from error
+        if not isinstance(future, Future):
+            raise ConfigError(
+                f"the executor returned a {type(future).__name__}, expected a concurrent.futures.Future"
+            )
+        self.pending[future] = index
 
     def _take(self, index: int, future: Future[CellResult]) -> None:
         cell = self.cells[index]
         try:
             result = future.result()
-        except Exception as error:
+            if not isinstance(result, CellResult):
+                raise TypeError(f"the executor returned a {type(result).__name__} for the cell")
+        except (Exception, CancelledError, SystemExit) as error:
             self.outcomes[index] = _failure(cell, error, self.attempts[index])
             return
         self.outcomes[index] = result
@@ -171,7 +186,8 @@ class _Sweep:
     def _leave(self, *, wait_for_it: bool) -> None:
         if self.executor is not None:
             executor, self.executor = self.executor, None
-            executor.shutdown(wait=wait_for_it)
+            with suppress(Exception):  # one of somebody else's: what is done is done
+                executor.shutdown(wait=wait_for_it)
 
     def _tell(self) -> None:
         if self.progress is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -79,6 +80,20 @@ class CellStore:
             write_whole(self.path(cell), msgspec.json.encode(kept))
         except (OSError, TraceError) as error:
             raise RecordError(f"{self.folder}: {error}") from error
+
+    def check(self) -> None:
+        """Find out before long work whether results can be kept here.
+
+        **Raises:** `RecordError` when the folder cannot be made or written.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise RecordError(
+                f"{self.folder}: {error.strerror or error}; choose another folder with --out"
+            ) from error
 
     def clear(self) -> None:
         """Forget every result.

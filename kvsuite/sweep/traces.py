@@ -35,7 +35,7 @@ class TraceRef:
     name: str
     content_hash: str
     place: str | None = None
-    """An absolute path, or the name of a built-in workload; ``None`` for a trace in memory alone."""
+    """An absolute path, or the name of a built-in workload; ``None`` for a trace in memory or from a pipe."""
     options: TraceOptions = field(default_factory=TraceOptions)
     opened: Trace | None = field(default=None, compare=False, repr=False)
 
@@ -46,7 +46,8 @@ class TraceRef:
         **Raises:** `TraceError` from the readers.
         """
         trace = open_trace(text, options)
-        place = text if text in workload_names() else str(Path(text).absolute())
+        path = Path(text)
+        place = text if text in workload_names() else str(path.absolute()) if path.is_file() else None
         return cls(name or text, content_hash(trace), place, options, trace)
 
     @classmethod

@@ -8,12 +8,16 @@ import pytest
 
 from kvsuite.cache.layout import model_layout
 from kvsuite.errors import ConfigError
+from kvsuite.record.reader import read_record
 from kvsuite.sweep.calibration_file import read_calibration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from kvsuite.cache.layout import Layout
+    from kvsuite.device.attention.call import DecodeAttention
+    from kvsuite.sweep.calibrate import Subject
     from tests.cli.conftest import Ran
 
 SMALL = ("calibrate", "--model", "tiny", "--small", "--sizes", "1,16", "--out", "made/calibration.json")
@@ -38,8 +42,12 @@ def test_a_calibration_is_written_for_this_device_alone(kvsuite: Callable[..., R
     ran = kvsuite(*SMALL, "--layers", 3, "--live", "churn", "--limit", 40, "--live-steps", 2)
     assert ran.code == 0, ran.out + ran.err
     layout = model_layout("tiny").with_(num_layers=3)
+
+    def subject(kernel: DecodeAttention, layout: Layout) -> Subject:
+        return subject_of("cpu", kernel.name, kernel.source_hash, layout)
+
     kernel = deciding_kernel("cpu", layout, None)
-    made = read_calibration(tmp_path / "made/calibration.json", subject_of("cpu", kernel, layout))
+    made = read_calibration(tmp_path / "made/calibration.json", subject(kernel, layout))
     assert made.block_sizes == (1, 16)
     assert (made.layers, made.layers_timed, made.factors["attention"]) == (3, 1, 3)
     assert made.costs(16).base_us > 0
@@ -49,10 +57,27 @@ def test_a_calibration_is_written_for_this_device_alone(kvsuite: Callable[..., R
     assert "of 2 steps" in ran.figure("live, block 16")
     assert "of 4 steps" in ran.figure("live, all")
     with pytest.raises(ConfigError, match="layout"):
-        read_calibration(tmp_path / "made/calibration.json", subject_of("cpu", kernel, model_layout("tiny")))
+        read_calibration(tmp_path / "made/calibration.json", subject(kernel, model_layout("tiny")))
     plain = deciding_kernel("cpu", layout, "c-plain")
     with pytest.raises(ConfigError, match="kernel c-prefetch, wanted c-plain"):
-        read_calibration(tmp_path / "made/calibration.json", subject_of("cpu", plain, layout))
+        read_calibration(tmp_path / "made/calibration.json", subject(plain, layout))
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_sweep_decides_by_a_calibration(kvsuite: Callable[..., Ran], tmp_path: Path) -> None:
+    sizes = ("--sizes", "1,2,4,8,16")
+    assert kvsuite("calibrate", "--model", "tiny", "--small", *sizes, "--out", "c.json").code == 0
+    asked = ("sweep", "churn", "--limit", 30, *sizes, "--controls", "contiguous-one-block", "--model", "tiny")
+    slo = ("--pool", "1MiB", "--slo", "ttft=10s,itl=10s", "--calibration", "c.json")
+    ran = kvsuite(*asked, *slo, "--out", "run")
+    assert ran.code == 0, ran.out + ran.err
+    (line,) = read_record(tmp_path / "run" / "run.jsonl").decisions
+    assert not line.projected
+    found = {row.verdict for row in line.rows if row.option.startswith("block")}
+    assert found <= {"ship", "reject", "inspect"}
+    other = kvsuite(*asked, "--layers", 5, *slo, "--out", "other")
+    assert other.code == 2
+    assert "calibration of something else: layout" in other.err
 
 
 def test_without_a_compiler_it_says_that_no_verdict_can_be_given(

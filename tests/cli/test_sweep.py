@@ -161,7 +161,10 @@ def test_a_cell_that_fails_is_named_and_the_others_are_written(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--workers", "fork:2"), "workers 'fork:2': No module named 'fork'; expected threads:N"),
+        (
+            ("--workers", "fork:2"),
+            "workers 'fork:2': ModuleNotFoundError: No module named 'fork'; expected threads:N",
+        ),
         (("--core", "gpu"), "unknown core 'gpu': expected one of auto, compiled, step"),
         (("--engine", "reference,reference"), "engine reference is given twice"),
         (("--pool", "1MiB,1024KiB"), "pool 1MiB is given twice"),
@@ -175,3 +178,20 @@ def test_a_sweep_that_cannot_be_is_refused(
     assert ran.code == 2
     assert says in ran.err
     assert not (tmp_path / "run").exists()
+
+
+def test_an_engine_that_nobody_knows_is_refused_before_anything_runs(
+    kvsuite: Callable[..., Ran], tmp_path: Path
+) -> None:
+    ran = kvsuite(*ONE, *SMALL, "--engine", "nosuch")
+    assert ran.code == 2
+    assert "unknown engine 'nosuch'" in ran.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_in_which_nothing_ran_says_why(kvsuite: Callable[..., Ran], tmp_path: Path) -> None:
+    words = ("sweep", "boundary", "--limit", 20, "--model", "tiny", "--pool", "1KiB", "--out", "run")
+    ran = kvsuite(*words, "--sizes", "512", "--controls", "contiguous-one-block")
+    assert ran.code == 0, ran.err
+    assert "refused" in ran.out
+    assert "no option ran to its end" in (tmp_path / "run" / "report.html").read_text("utf-8")

@@ -44,4 +44,10 @@ def test_compiled_code_is_kept_there_too(monkeypatch: pytest.MonkeyPatch, tmp_pa
     from kvsuite.replay.compiled import jit
 
     monkeypatch.setenv("KVSUITE_CACHE", str(tmp_path))
-    assert jit._cache_folder().parent == tmp_path / "numba"
+    jit._cache_folder.cache_clear()
+    try:
+        folder = jit._cache_folder()
+    finally:
+        jit._cache_folder.cache_clear()
+    assert folder is not None
+    assert folder.parent == tmp_path / "numba"

@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -155,3 +159,54 @@ def test_an_interrupt_of_the_group_is_left_to_the_parent(processes: Processes) -
     pid = processes.submit(os.getpid).result()
     processes.submit(os.kill, pid, signal.SIGINT).result()
     assert processes.submit(signal.getsignal, signal.SIGINT).result() is signal.SIG_IGN
+
+
+def raises() -> Executor:
+    raise RuntimeError("no cluster today")
+
+
+def leaves() -> Executor:
+    raise SystemExit(7)
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (":x", "expected threads:N"),
+        (".a:b", "expected threads:N"),
+        ("threads:-1", "expected threads:N"),
+        ("processes:many", "expected threads:N"),
+    ],
+)
+def test_a_text_that_names_no_executor_says_what_does(spec: str, says: str, boundary: TraceRef) -> None:
+    with pytest.raises(ConfigError, match=says):
+        executor_maker(spec, cells_of(boundary))
+
+
+@pytest.mark.parametrize(
+    ("function", "says"), [("raises", "RuntimeError: no cluster today"), ("leaves", "SystemExit: 7")]
+)
+def test_a_call_that_raises_is_bad_input(function: str, says: str, boundary: TraceRef) -> None:
+    make = executor_maker(f"{__name__}:{function}", cells_of(boundary))
+    with pytest.raises(ConfigError, match=says):
+        make()
+
+
+def test_a_process_ends_with_the_program_that_began_it() -> None:
+    script = (
+        "import os, signal, time\n"
+        "from kvsuite.sweep.executors import Processes\n"
+        "if __name__ == '__main__':\n"
+        "    print(Processes(1).submit(os.getpid).result(), flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+        file.write(script)
+        file.flush()
+        ran = subprocess.run([sys.executable, file.name], capture_output=True, text=True, check=False)
+    assert ran.returncode == -signal.SIGKILL
+    worker = int(ran.stdout)
+    until = time.monotonic() + PATIENCE_S
+    while Path(f"/proc/{worker}/cmdline").exists() and Path(f"/proc/{worker}/cmdline").read_bytes():
+        assert time.monotonic() < until, f"worker {worker} is still there"
+        time.sleep(0.05)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kvsuite.errors import ConfigError
+from kvsuite.errors import ConfigError, RecordError
 from kvsuite.sweep.executors import Processes, Threads
 from kvsuite.sweep.results import CellFailure, CellResult
 from kvsuite.sweep.run import run_cells
@@ -222,3 +222,56 @@ def test_a_changed_trace_file_is_named(tmp_path: Path) -> None:
     (failure, _) = run_cells(cells_of(trace, sizes=(16,)), partial(Processes, 1)).failures
     assert trace.content_hash in failure.error
     assert TraceRef.read(str(path), TraceOptions()).content_hash in failure.error
+
+
+class Odd(Inline):
+    """Gives something else than a future, or a future of something else."""
+
+    def __init__(self, given: object) -> None:
+        super().__init__()
+        self.given = given
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self.given  # type: ignore[return-value]
+
+
+def ended(result: object) -> Future[object]:
+    future: Future[object] = Future()
+    future.set_result(result)
+    return future
+
+
+class Full(Inline):
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        raise RuntimeError("full")
+
+
+def test_an_executor_that_takes_nothing_is_bad_input(boundary: TraceRef) -> None:
+    with pytest.raises(ConfigError, match="takes no cell: RuntimeError: full"):
+        run_cells(cells_of(boundary), Full)
+    with pytest.raises(ConfigError, match="returned a str, expected"):
+        run_cells(cells_of(boundary), partial(Odd, "future"))
+
+
+def test_a_result_that_is_none_is_a_failed_cell(boundary: TraceRef) -> None:
+    (failure,) = run_cells(cells_of(boundary, sizes=(8,)), lambda: Odd(ended("done"))).failures
+    assert "returned a str for the cell" in failure.error
+
+
+class CannotEnd(Inline):
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        raise RuntimeError("cannot end")
+
+
+def test_an_executor_that_cannot_end_costs_nothing(boundary: TraceRef) -> None:
+    assert run_cells(cells_of(boundary), CannotEnd).failures == ()
+
+
+def test_a_store_that_cannot_be_written_is_told_before_any_cell_runs(
+    boundary: TraceRef, tmp_path: Path
+) -> None:
+    (tmp_path / "cells").touch()
+    inline = Inline()
+    with pytest.raises(RecordError, match="choose another folder"):
+        run_cells(cells_of(boundary), lambda: inline, store=CellStore(tmp_path / "cells"))
+    assert inline.ran == []

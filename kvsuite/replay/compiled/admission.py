@@ -96,7 +96,7 @@ def _look_up(s: State, request: int) -> None:
         if block < 0:
             return
         s.hit_blocks[entry] = block
-        s.blocks[block, B.HEAD_ENTRY] = entry + 1
+        s.head_entry[block] = entry + 1
         c[C.HEAD_HITS] = entry + 1
         c[C.HEAD_LIVE_HITS] += s.blocks[block, B.IDLE_PLACE] < 0
 

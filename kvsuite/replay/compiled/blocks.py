@@ -16,6 +16,8 @@ from kvsuite.replay.compiled.jit import compiled, inlined
 if TYPE_CHECKING:
     from kvsuite.replay.compiled.state import State
 
+FETCH = 64
+"""Blocks that are brought in at once: 1 KiB of them."""
 _SPREAD = -7046029254386353131
 """2**64 divided by the golden ratio, odd, as a signed number (Knuth, TAOCP vol. 3, 6.4)."""
 
@@ -29,13 +31,35 @@ def take_block(s: State) -> int:
         block = s.free[c[C.FREE]]
     else:
         block = _longest_idle(s)
-        if s.blocks[block, B.HEAD_ENTRY]:
-            forget_hits(s, s.blocks[block, B.HEAD_ENTRY] - 1)
-        if s.blocks[block, B.IDLE_SINCE] != c[C.INTERVAL]:
+        if c[C.HEAD_HITS] and s.head_entry[block]:
+            forget_hits(s, s.head_entry[block] - 1)
+        if c[C.IDLE_HEAD] <= c[C.IDLE_MARK]:
             s.row[Col.EVICTED] += 1
         _unlink(s, block)
         _forget(s, block)
     return block
+
+
+@inlined
+def fetch_idle(s: State, count: int) -> None:
+    """Bring the blocks that are evicted next into the cache of the processor, all at once.
+
+    Read one by one as they are needed, each would be waited for.
+    """
+    head, mask = s.c[C.IDLE_HEAD], len(s.idle) - 1
+    read = 0
+    for k in range(count):
+        read ^= s.blocks[s.idle[(head + k) & mask], B.KEY]
+    s.c[C.FETCHED] = read
+
+
+@inlined
+def fetch_held(s: State, slot: int, start: int, stop: int) -> None:
+    """Do the same for a part of a table."""
+    read = 0
+    for entry in range(start, stop):
+        read ^= s.blocks[s.table[slot, entry], B.KEY]
+    s.c[C.FETCHED] = read
 
 
 @inlined
@@ -60,13 +84,13 @@ def drop_block(s: State, block: int) -> bool:
             c[C.SHARED] -= 1
         return False
     if s.blocks[block, B.KEY] != 0:
-        if s.blocks[block, B.HEAD_ENTRY]:
+        if c[C.HEAD_HITS] and s.head_entry[block]:
             c[C.HEAD_LIVE_HITS] -= 1
-        s.blocks[block, B.IDLE_SINCE] = c[C.INTERVAL]
-        s.blocks[block, B.IDLE_PLACE] = c[C.IDLE_TAIL]
-        s.idle[c[C.IDLE_TAIL]] = block
-        c[C.IDLE_TAIL] = (c[C.IDLE_TAIL] + 1) & (len(s.idle) - 1)
-        if c[C.IDLE_TAIL] == c[C.IDLE_HEAD]:
+        place = c[C.IDLE_TAIL] & (len(s.idle) - 1)
+        s.blocks[block, B.IDLE_PLACE] = place
+        s.idle[place] = block
+        c[C.IDLE_TAIL] += 1
+        if c[C.IDLE_TAIL] - c[C.IDLE_HEAD] == len(s.idle):
             _close_ranks(s)
         c[C.IDLE] += 1
     else:
@@ -97,7 +121,7 @@ def publish(s: State, segment: int, entry: int, block: int, asked_once: bool) ->
         place = _place(s, key, entry // GROUP)
         if s.map[place, M.KEY] and s.map[place, entry % GROUP] >= 0:
             return
-    s.blocks[block, B.KEY] = key
+    s.blocks[block, B.KEY] = -key
     s.blocks[block, B.ENTRY] = entry
     if not unseen:
         enter_in_map(s, block)
@@ -106,12 +130,12 @@ def publish(s: State, segment: int, entry: int, block: int, asked_once: bool) ->
 @inlined
 def enter_in_map(s: State, block: int) -> None:
     """Let ``block`` be found by its key."""
-    key, entry = s.blocks[block, B.KEY], s.blocks[block, B.ENTRY]
+    key, entry = -s.blocks[block, B.KEY], s.blocks[block, B.ENTRY]
     place = _place(s, key, entry // GROUP)
     s.map[place, M.KEY] = key
     s.map[place, M.ENTRIES] = entry // GROUP
     s.map[place, entry % GROUP] = block
-    s.blocks[block, B.MAPPED] = 1
+    s.blocks[block, B.KEY] = key
 
 
 @inlined
@@ -135,9 +159,8 @@ def _forget(s: State, block: int) -> None:
     """Take the key of a block out; a group without blocks gives up its row."""
     key, entry = s.blocks[block, B.KEY], s.blocks[block, B.ENTRY]
     s.blocks[block, B.KEY] = 0
-    if not s.blocks[block, B.MAPPED]:
+    if key < 0:
         return
-    s.blocks[block, B.MAPPED] = 0
     place = _place(s, key, entry // GROUP)
     s.map[place, entry % GROUP] = -1
     for k in range(GROUP):
@@ -167,11 +190,14 @@ def _empty(s: State, hole: int) -> None:
 
 @inlined
 def _longest_idle(s: State) -> int:
-    head, mask = s.c[C.IDLE_HEAD], len(s.idle) - 1
-    while s.blocks[s.idle[head], B.IDLE_PLACE] != head:
-        head = (head + 1) & mask
-    s.c[C.IDLE_HEAD] = (head + 1) & mask
-    return s.idle[head]
+    c = s.c
+    mask = len(s.idle) - 1
+    place = c[C.IDLE_HEAD] & mask
+    while s.blocks[s.idle[place], B.IDLE_PLACE] != place:
+        c[C.IDLE_HEAD] += 1
+        place = c[C.IDLE_HEAD] & mask
+    c[C.IDLE_HEAD] += 1
+    return s.idle[place]
 
 
 @compiled
@@ -179,14 +205,17 @@ def _close_ranks(s: State) -> None:
     """Drop the places that blocks have left, where the ring is full: at most half of it is idle blocks."""
     c = s.c
     mask = len(s.idle) - 1
-    kept = c[C.IDLE_HEAD]
-    for k in range(len(s.idle)):
-        place = (c[C.IDLE_HEAD] + k) & mask
-        block = s.idle[place]
-        if s.blocks[block, B.IDLE_PLACE] == place:
-            s.idle[kept] = block
-            s.blocks[block, B.IDLE_PLACE] = kept
-            kept = (kept + 1) & mask
+    kept, mark = c[C.IDLE_HEAD], c[C.IDLE_MARK]
+    for filled in range(c[C.IDLE_HEAD], c[C.IDLE_TAIL]):
+        if filled == mark:
+            c[C.IDLE_MARK] = kept
+        block = s.idle[filled & mask]
+        if s.blocks[block, B.IDLE_PLACE] == filled & mask:
+            s.idle[kept & mask] = block
+            s.blocks[block, B.IDLE_PLACE] = kept & mask
+            kept += 1
+    if mark == c[C.IDLE_TAIL]:
+        c[C.IDLE_MARK] = kept
     c[C.IDLE_TAIL] = kept
 
 
@@ -195,7 +224,7 @@ def _unlink(s: State, block: int) -> None:
     c = s.c
     c[C.IDLE] -= 1
     s.blocks[block, B.IDLE_PLACE] = -1
-    if s.blocks[block, B.HEAD_ENTRY]:
+    if c[C.HEAD_HITS] and s.head_entry[block]:
         c[C.HEAD_LIVE_HITS] += 1
 
 
@@ -205,6 +234,6 @@ def forget_hits(s: State, kept: int) -> None:
     c = s.c
     for entry in range(kept, c[C.HEAD_HITS]):
         block = s.hit_blocks[entry]
-        s.blocks[block, B.HEAD_ENTRY] = 0
+        s.head_entry[block] = 0
         c[C.HEAD_LIVE_HITS] -= s.blocks[block, B.IDLE_PLACE] < 0
     c[C.HEAD_HITS] = kept

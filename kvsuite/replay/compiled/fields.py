@@ -33,14 +33,16 @@ class C(IntEnum):
     FREE = 9
     IDLE = 10
     IDLE_HEAD = 11
+    """Places of ``State.idle`` left behind so far; the ring is as long as a power of two."""
     IDLE_TAIL = 12
+    """Places filled so far."""
     PROMISED = 13
     SHARED = 14
     """Blocks with more than one holder."""
     # the batch
     STEP = 15
-    INTERVAL = 16
-    """Rows taken so far: what happens between two rows carries one number."""
+    IDLE_MARK = 16
+    """``IDLE_TAIL`` at the last row: what was cached since is not evicted, but gone before it was seen."""
     RUNNING = 17
     FREE_SLOTS = 18
     WAITING = 19
@@ -104,9 +106,11 @@ class C(IntEnum):
     """Entries of ``State.ends_us`` and ``State.measured``."""
     SPANS = 54
     """Entries of ``State.spans``."""
+    FETCHED = 55
+    """What `blocks.fetch_idle` read: written, so that it is read."""
 
 
-NUM_COUNTERS = 55
+NUM_COUNTERS = 56
 
 
 class A(IntEnum):
@@ -197,16 +201,11 @@ class B(IntEnum):
     """Holders beyond the first: never touched for a block that only one sequence ever held."""
     IDLE_PLACE = auto()
     """Where it stands in ``State.idle``; -1 while it is not idle."""
-    IDLE_SINCE = auto()
-    """The interval in which it was cached last."""
-    FIRST_USE = auto()
-    HEAD_ENTRY = auto()
-    """The entry that the head of the queue would find it at, counted from 1; 0 for none."""
     KEY = auto()
-    """Segment of its prefix key, counted from 1; 0 for none. The key is that with the next."""
+    """Segment of its prefix key, counted from 1; 0 for none. The key is that with the next.
+
+    Negative while the map does not have it: see `kvsuite.replay.compiled.blocks.publish`."""
     ENTRY = auto()
-    MAPPED = auto()
-    """Whether the map has it: see `kvsuite.replay.compiled.blocks.publish`."""
 
 
 GROUP = 8

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
+from functools import cache
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numba
@@ -41,17 +44,39 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     of the state on takes 100 ns a call.
     """
     settings: Any = config
-    before = settings.CACHE_DIR
-    settings.CACHE_DIR = str(_cache_folder())
+    before, folder = settings.CACHE_DIR, _cache_folder()
+    settings.CACHE_DIR = str(folder or before)
     try:
-        options: dict[str, Any] = {"cache": True, "nogil": True, "_nrt": False, "forceinline": True}
+        options: dict[str, Any] = {
+            "cache": folder is not None,
+            "nogil": True,
+            "_nrt": False,
+            "forceinline": True,
+        }
         made: Callable[P, R] = numba.njit(**options)(function)
     finally:
         settings.CACHE_DIR = before
     return made
 
 
-def _cache_folder() -> Path:
+@cache
+def _cache_folder() -> Path | None:
+    """Return where compiled code is kept; None where nothing can be written.
+
+    numba would then take a folder beside the source, and find code of another text there.
+    """
     sources = [*sorted(_HERE.glob("*.py")), _COMPILED_TOO]
     text = hashlib.sha256(b"".join(path.read_bytes() for path in sources))
-    return cache_folder() / "numba" / text.hexdigest()[:16]
+    folder = cache_folder() / "numba" / text.hexdigest()[:16]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        warnings.warn(
+            f"{folder}: {error.strerror or error}; compiled code is not kept, and every process compiles "
+            "anew for half a minute: set KVSUITE_CACHE to a folder that can be written",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from kvsuite.replay.compiled.state import Int64Array
     from kvsuite.trace.model import Trace
 
+_ANY_STEP_US = 2**40
+"""Times do not matter here."""
+
 
 def prefix_lookup(trace: Trace, budget_blocks: int, *, requests: Requests | None = None) -> Int64Array:
     """Return the prompt tokens that each request finds in a cache of ``budget_blocks``, int64[requests].
@@ -37,7 +40,7 @@ def prefix_lookup(trace: Trace, budget_blocks: int, *, requests: Requests | None
     """
     if not trace.block_size:
         raise ConfigError("the trace carries no prefix hashes: there is nothing to look up")
-    state = open_lookup(requests or requests_of(trace, 1), trace.block_size, budget_blocks)
+    state = open_lookup(requests or requests_of(trace, _ANY_STEP_US), trace.block_size, budget_blocks)
     hits = np.zeros(len(trace), np.int64)
     with np.errstate(over="ignore"):  # hashes wrap around, in plain Python too
         look_up_all(state, hits)
@@ -81,7 +84,6 @@ def look_up_all(s: State, hits: Int64Array) -> None:
             publish(s, segment, entry, s.table[0, entry], True)
         for entry in range(entries - 1, -1, -1):
             drop_block(s, s.table[0, entry])
-        s.c[C.INTERVAL] += 1
 
 
 @compiled

@@ -9,6 +9,7 @@ import numpy as np
 
 from kvsuite.engine.contract import RefusalReason
 from kvsuite.engine.reference import ReferenceEngine
+from kvsuite.errors import ConfigError
 from kvsuite.ledger.invariants import judge
 from kvsuite.ledger.summary import MAX_BUCKETS, LedgerSummary, SummaryBuilder
 from kvsuite.ledger.timeline import PoolTimeline, Timeline
@@ -17,7 +18,7 @@ from kvsuite.replay.compiled import loop
 from kvsuite.replay.compiled.columns import NUM_COLUMNS, ROW_ORDER
 from kvsuite.replay.compiled.ends import ClockBook
 from kvsuite.replay.compiled.fields import C, F
-from kvsuite.replay.compiled.requests import Requests, requests_of
+from kvsuite.replay.compiled.requests import MAX_STEP, Requests, requests_of
 from kvsuite.replay.compiled.slots import SlotSteps
 from kvsuite.replay.compiled.state import COLLECTED_STEPS, State, open_state
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 CHUNK_STEPS = COLLECTED_STEPS
 """Rows taken between two returns to Python."""
+_MAX_LIMIT = 2**62
 _REASONS = (RefusalReason.NO_BLOCKS, RefusalReason.PROMISED, RefusalReason.WATERMARK)
 
 
@@ -119,6 +121,7 @@ def compiled_replay(
     """
     scheduler = scheduler or SchedulerConfig()
     spec = engine(config).spec
+    _refuse_beyond_64_bits(spec, scheduler)
     state = open_compiled(requests or requests_of(trace, scheduler.step_us), spec, scheduler)
     ledger = _Ledger(spec.pools[0], max_buckets)
     slots = SlotSteps(state, trace, worker, spec.pools[0].key, read_all=read_all) if worker else None
@@ -127,6 +130,11 @@ def compiled_replay(
     with np.errstate(over="ignore"):  # digests wrap around, in plain Python too
         while not loop.is_done(state):
             taken = slots.run(chunk, ROW_ORDER) if slots else loop.run(state, chunk, ROW_ORDER)
+            if state.c[C.STEP] > MAX_STEP:
+                raise ConfigError(
+                    f"the replay has come to step {state.c[C.STEP]}, and the compiled core counts to "
+                    f"{MAX_STEP}: give longer steps, or use the step-by-step driver"
+                )
             ledger.add(chunk[:taken])
             lengths.append(state.final_lengths[: state.c[C.FINAL_LENGTHS]].copy())
             state.c[C.FINAL_LENGTHS] = 0
@@ -147,6 +155,16 @@ def compiled_replay(
         violations=(*ledger.violations, *(slots.violations if slots else ())),
         clock=clock.log(),
     )
+
+
+def _refuse_beyond_64_bits(spec: EngineSpec, scheduler: SchedulerConfig) -> None:
+    limits = {name: getattr(scheduler, name) for name in ("max_sequences", "max_step_tokens", "step_us")}
+    for name, limit in {**limits, "watermark_blocks": int(spec.effective["watermark_blocks"])}.items():
+        if limit > _MAX_LIMIT:
+            raise ConfigError(
+                f"{name} is {limit}: the compiled core counts to {_MAX_LIMIT}; give less, or use the "
+                "step-by-step driver"
+            )
 
 
 class _Ledger:

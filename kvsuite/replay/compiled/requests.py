@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsuite.errors import TraceError
+from kvsuite.errors import ConfigError, TraceError
 from kvsuite.replay.compiled.fields import A, G
 from kvsuite.trace.model import ABSENT, ForkKind
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kvsuite.trace.model import Trace
 
 _MAX_KEY = 2**31 - 2
+MAX_STEP = 2**31 - 2**20
+"""Last step at which a replay may stand when it comes back to Python: numbers of steps have 32 bits."""
 _NO_END = 2**62
 """Stands for the end of a request's last segment, which has none."""
 
@@ -49,10 +51,18 @@ def requests_of(trace: Trace, step_us: int) -> Requests:
 
     On a clock of costs they serve whatever ``step_us`` is: there times are compared, and not steps.
     """
-    cancel_step = np.where(trace.cancel_at_us == ABSENT, ABSENT, -(-trace.cancel_at_us // step_us))
+    arrival_step = -(-trace.arrival_us // step_us)
+    if int(arrival_step.max(initial=0)) > MAX_STEP:
+        raise ConfigError(
+            f"a request arrives at step {int(arrival_step.max())}, and the compiled core counts to "
+            f"{MAX_STEP}: give longer steps, or use the step-by-step driver"
+        )
+    cancel_step = np.where(
+        trace.cancel_at_us == ABSENT, ABSENT, np.minimum(-(-trace.cancel_at_us // step_us), MAX_STEP + 1)
+    )
     timed = np.flatnonzero(cancel_step != ABSENT)
     asked = np.zeros((len(A), len(trace)), np.int32)
-    asked[A.ARRIVAL_STEP] = -(-trace.arrival_us // step_us)
+    asked[A.ARRIVAL_STEP] = arrival_step
     asked[A.PROMPT] = trace.prompt_tokens
     asked[A.OUTPUT] = trace.output_tokens
     asked[A.CANCEL_AFTER] = np.where(cancel_step == ABSENT, trace.cancel_after, ABSENT)

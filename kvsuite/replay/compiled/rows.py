@@ -36,7 +36,7 @@ def take_row(s: State) -> None:
     c[C.GROWN] = 0
     c[C.COPIES] = 0
     c[C.GONE] = 0
-    c[C.INTERVAL] += 1
+    c[C.IDLE_MARK] = c[C.IDLE_TAIL]
 
 
 @compiled
@@ -135,10 +135,10 @@ def _enter(s: State, block: int) -> int:
 @inlined
 def _note_order(s: State, block: int) -> None:
     c = s.c
-    if s.blocks[block, B.FIRST_USE] < 0:
-        s.blocks[block, B.FIRST_USE] = c[C.TOUCHED]
+    if s.first_use[block] < 0:
+        s.first_use[block] = c[C.TOUCHED]
         c[C.TOUCHED] += 1
-    c[C.ID_ORDER] = (c[C.ID_ORDER] + s.blocks[block, B.FIRST_USE] + 1) * _ORDER_BASE
+    c[C.ID_ORDER] = (c[C.ID_ORDER] + s.first_use[block] + 1) * _ORDER_BASE
 
 
 @compiled

@@ -75,6 +75,10 @@ class State(NamedTuple):
     idle: Int32Array
     """int32[places]: a ring of idle blocks, cached longest ago first; one that came back into use leaves a
     place that its ``IDLE_PLACE`` does not name."""
+    first_use: Int32Array
+    """int32[N]: how many blocks had been used before it was first; -1 for one that was not."""
+    head_entry: Int32Array
+    """int32[N]: the entry that the head of the queue would find it at, counted from 1; 0 for none."""
     holders: Int32Array
     """int32[N]: zero between uses: holders, where they must be recounted."""
     map: Int32Array
@@ -144,7 +148,7 @@ def open_state(
     free = np.full(num_blocks, -1, np.int32)
     free[: num_blocks - null_blocks] = np.arange(num_blocks - 1, null_blocks - 1, -1)
     blocks = _lines(num_blocks, len(B))
-    blocks[:, [B.IDLE_PLACE, B.IDLE_SINCE, B.FIRST_USE]] = -1
+    blocks[:, B.IDLE_PLACE] = -1
     # Room for as many groups as blocks, should each be alone in its own.
     prefix_map = _lines(_power_of_two(num_blocks * 5 // 4) if prefix_cache else 1, MAP_FIELDS)
     prefix_map[:, :GROUP] = -1
@@ -179,6 +183,8 @@ def open_state(
         free=free,
         blocks=blocks,
         idle=np.zeros(_power_of_two(2 * num_blocks) if prefix_cache else 1, np.int32),
+        first_use=np.full(num_blocks, -1, np.int32),
+        head_entry=np.zeros(num_blocks, np.int32),
         holders=np.zeros(num_blocks, np.int32),
         map=prefix_map,
         copies=np.zeros((2 * seats, 4), np.int64),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsuite.replay.compiled.admission import admit
+from kvsuite.replay.compiled.blocks import FETCH, fetch_idle
 from kvsuite.replay.compiled.columns import Col
 from kvsuite.replay.compiled.decoders import begin_decoding, class_at, length_of, take_due
 from kvsuite.replay.compiled.fields import A, C, F, K, S
@@ -95,7 +96,10 @@ def _decode(s: State, step: int) -> None:
 @compiled
 def _grow_full(s: State, step: int) -> None:
     """Give a block to each decoder whose last one is full, oldest first."""
-    slot = s.classes[K.FIRST, class_at(s, 0)]
+    number = class_at(s, 0)
+    if s.c[C.IDLE] > 0:
+        fetch_idle(s, min(s.classes[K.COUNT, number], s.c[C.IDLE], FETCH))
+    slot = s.classes[K.FIRST, number]
     while slot >= 0:
         length = length_of(s, slot) + 1
         if not grow(s, slot, length) and not _make_room(s, slot, length, step):

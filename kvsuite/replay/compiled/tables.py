@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsuite.replay.compiled.blocks import drop_block, enter_in_map, publish, take_block
+from kvsuite.replay.compiled.blocks import (
+    FETCH,
+    drop_block,
+    enter_in_map,
+    fetch_held,
+    fetch_idle,
+    publish,
+    take_block,
+)
 from kvsuite.replay.compiled.columns import Col
 from kvsuite.replay.compiled.decoders import end_decoding, length_of
 from kvsuite.replay.compiled.fields import RUNNING, B, C, F, G, S
@@ -55,9 +63,14 @@ def give_up_slot(s: State, slot: int) -> None:
     request = s.slots[S.REQUEST, slot]
     seen = s.slots[S.SEEN_ENTRIES, slot]
     if c[C.PREFIX_CACHE] or c[C.FORKS]:
-        for entry in range(s.slots[S.ENTRIES, slot] - 1, -1, -1):
-            if drop_block(s, s.table[slot, entry]) and entry < seen:
-                s.row[Col.FREED] += 1
+        stop = s.slots[S.ENTRIES, slot]
+        while stop > 0:
+            start = max(0, stop - FETCH)
+            fetch_held(s, slot, start, stop)
+            for entry in range(stop - 1, start - 1, -1):
+                if drop_block(s, s.table[slot, entry]) and entry < seen:
+                    s.row[Col.FREED] += 1
+            stop = start
     else:
         free_all(s, slot)
         s.row[Col.FREED] += seen
@@ -143,8 +156,12 @@ def append_blocks(s: State, slot: int, entries: int) -> None:
             s.table[slot, entry] = s.free[free]
         c[C.FREE] = free
     else:
-        for entry in range(old, entries):
-            s.table[slot, entry] = take_block(s)
+        for start in range(old, entries, FETCH):
+            stop = min(entries, start + FETCH)
+            if c[C.IDLE] >= FETCH:
+                fetch_idle(s, stop - start)
+            for entry in range(start, stop):
+                s.table[slot, entry] = take_block(s)
     s.slots[S.ENTRIES, slot] = entries
     c[C.TABLE_ENTRIES] += entries - old
     kept_promise = max(0, s.slots[S.PROMISED, slot] - (entries - old))
@@ -179,7 +196,7 @@ def map_published(s: State, slot: int) -> None:
     """Enter in the map what a sequence has published and nobody but itself can ask for: it will ask again."""
     for entry in range(s.slots[S.PUBLISHED, slot]):
         block = s.table[slot, entry]
-        if s.blocks[block, B.KEY] != 0 and not s.blocks[block, B.MAPPED]:
+        if s.blocks[block, B.KEY] < 0:
             enter_in_map(s, block)
 
 
