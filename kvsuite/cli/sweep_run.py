@@ -16,6 +16,7 @@ from kvsuite.cli.output import (
     short_name,
 )
 from kvsuite.cli.setup import engine_in_full
+from kvsuite.cli.sizes import format_bytes
 from kvsuite.cli.sweep_figures import failure_lines, notes, outcome_figures, plan_figures, sweep_table
 from kvsuite.cli.trace_figures import trace_figures
 from kvsuite.engine import environments
@@ -23,7 +24,7 @@ from kvsuite.engine.registry import ADAPTERS, check_known, home_of
 from kvsuite.errors import ConfigError
 from kvsuite.record.build import trace_line
 from kvsuite.record.provenance import utc_now
-from kvsuite.record.schema import CaseLine
+from kvsuite.record.schema import CaseLine, NoteLine
 from kvsuite.sweep.cells import Core
 from kvsuite.sweep.executors import executor_maker
 from kvsuite.sweep.plan import SweepPlan
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from kvsuite.cli.setup import CacheOptions, TraceOptions
     from kvsuite.cli.sizes import PoolSize
     from kvsuite.cli.sweep_decide import DecisionOrder, SweepDecision
-    from kvsuite.record.schema import AnyLine
+    from kvsuite.record.schema import AnyLine, SweepLine
     from kvsuite.replay.scheduler import SchedulerConfig
     from kvsuite.sweep.cells import Cell
     from kvsuite.sweep.run import Results
@@ -178,7 +179,15 @@ def _record_lines(
             )
         else:
             yield from outcome.record_lines(case=case, engine=engine, trace=trace)
-    yield from plan.lines(results.rows)
+    for line in plan.lines(results.rows):
+        yield line if any(row.steps for row in line.rows) else _nothing_ran(line)
     if decision is not None:
         yield decision.line
     yield from notes(plan, is_decided=decision is not None)
+
+
+def _nothing_ran(line: SweepLine) -> NoteLine:
+    """Return what stands in place of a table without figures."""
+    reasons = "; ".join(f"{row.option}: {row.refused or row.failed}" for row in line.rows)
+    where = f"{line.trace}, {format_bytes(line.pool_bytes)}"
+    return NoteLine(text=f"no option ran to its end in the sweep over {where}: {reasons}", level="warning")

@@ -209,9 +209,8 @@ def _content_text(content: ContentLine | None) -> str:
 
 
 def _sweep_window(rows: Iterable[SweepRow]) -> str:
-    rows = list(rows)
     steps = sorted({row.steps for row in rows if row.steps})
     if not steps:
-        return "none: no option ran to its end" if all(row.refused or row.failed for row in rows[:1]) else ""
+        return ""
     span = count(steps[0]) if len(steps) == 1 else f"{count(steps[0])} to {count(steps[-1])}"
     return f"the whole trace, {span} busy steps an option"

@@ -25,14 +25,14 @@ def write_whole(path: Path, data: bytes) -> None:
     if path.exists() and not path.is_file():
         _write_through(path, data)
         return
-    path = path.resolve()
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    target = path.resolve()
+    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(path)
+        partial.replace(target)
     except OSError as error:
         raise TraceError(
             f"cannot write {path}: {error.strerror or error}; nothing was changed, "
