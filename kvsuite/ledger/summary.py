@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kvsuite.ledger.timeline import PoolTimeline
 
 MAX_BUCKETS = 64
+"""Few, as joining full buckets is what costs a short replay most."""
 _DIGEST_BYTES = 16
 
 

@@ -137,18 +137,14 @@ def executor_maker(spec: str | None, cells: Iterable[Cell]) -> Callable[[], Exec
         return partial(Threads if all(cell.is_compiled for cell in cells) else Processes, count)
     kind, colon, rest = spec.partition(":")
     local: dict[str, Callable[[int], Executor]] = {"threads": Threads, "processes": Processes}
-    if kind in local and (rest.isdecimal() or not colon):
-        asked = int(rest) if colon else count
-        if asked >= 1:
-            return partial(local[kind], asked)
-    elif kind in local or not kind:
-        pass
-    elif kind == "dask":
-        if not colon or (rest.isdecimal() and int(rest) > 0):
-            return partial(Dask, None, int(rest) if colon else count)
-        if ":" in rest:
-            return partial(Dask, rest)
-    elif rest:
+    asked = count if not colon else int(rest) if rest.isdecimal() else 0
+    if kind in local and asked:
+        return partial(local[kind], asked)
+    if kind == "dask" and asked:
+        return partial(Dask, None, asked)
+    if kind == "dask" and ":" in rest:
+        return partial(Dask, rest)
+    if kind and rest and kind not in (*local, "dask"):
         return _own(spec, kind, rest)
     raise ConfigError(f"workers {spec!r}: expected {EXPECTED}")
 
