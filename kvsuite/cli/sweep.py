@@ -81,6 +81,14 @@ def sweep(
             "max-step-tokens, pool, or an option of the engine's own. Needs one size.",
         ),
     ] = None,
+    burst: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Samples that may fork and diverge at once: a size that bears fewer ships with sharing off.",
+        ),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget what an earlier run left in the folder.")
     ] = False,
@@ -142,7 +150,7 @@ def sweep(
         workers=workers,
         fresh=fresh,
         out=out,
-        decision=decision_order(slo, calibration, decision, vary),
+        decision=decision_order(slo, calibration, decision, vary, burst),
     )
     raise typer.Exit(run(order))
 

@@ -17,6 +17,7 @@ from kvsuite.sweep.cells import REFERENCE
 from kvsuite.sweep.decision import BLOCK_SIZE, decided
 from kvsuite.sweep.lengths import longest_declared_tokens
 from kvsuite.sweep.recipe import Recipe, compare, read_decision, write_decision
+from kvsuite.sweep.trial import Trials
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +67,8 @@ class DecisionOrder:
     calibration: Path
     stored: Path | None
     vary: Vary | None
+    burst: int = 0
+    """Samples that may diverge at once; 0 where none is declared."""
 
     def stored_decision(self, folder: Path) -> StoredDecision | None:
         """Return the decision to be held against, read before the long work begins.
@@ -118,6 +121,14 @@ class DecisionOrder:
             self._recipe(plan, source, measurement),
             here=device_name("cpu"),
             factor=BLOCK_SIZE if self.vary is None else self.vary.name,
+            trials=Trials(
+                trace=trace,
+                source=source,
+                slo=self.slo,
+                clock=measured.clock_cell,
+                measurement=measurement,
+                declared_burst=self.burst,
+            ),
         )
         line = done.line(trace=ref.name, engine=REFERENCE)
         kept = done.stored(line)
@@ -147,6 +158,7 @@ class DecisionOrder:
             trace_hash=ref.content_hash,
             slo=self.slo,
             device=source.device,
+            declared_burst=self.burst,
             varied="" if self.vary is None else str(self.vary),
         )
 
@@ -180,7 +192,11 @@ class SweepDecision:
 
 
 def decision_order(
-    slo: str | None, calibration: Path | None, stored: Path | None, vary: str | None
+    slo: str | None,
+    calibration: Path | None,
+    stored: Path | None,
+    vary: str | None,
+    burst: int | None = None,
 ) -> DecisionOrder | None:
     """Return what is to be decided; ``None`` without ``--slo``.
 
@@ -188,7 +204,7 @@ def decision_order(
     cannot be read.
     """
     if slo is None:
-        given = {"--calibration": calibration, "--decision": stored, "--vary": vary}
+        given = {"--calibration": calibration, "--decision": stored, "--vary": vary, "--burst": burst}
         if needless := [name for name, value in given.items() if value is not None]:
             raise ConfigError(f"{needless[0]} belongs to a decision: give --slo, such as ttft=500ms,itl=50ms")
         return None
@@ -196,7 +212,11 @@ def decision_order(
     if calibration is None:
         raise ConfigError(_NO_COSTS)
     return DecisionOrder(
-        slo=budgets, calibration=calibration, stored=stored, vary=None if vary is None else parse_vary(vary)
+        slo=budgets,
+        calibration=calibration,
+        stored=stored,
+        vary=None if vary is None else parse_vary(vary),
+        burst=burst or 0,
     )
 
 

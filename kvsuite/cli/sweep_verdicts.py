@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from kvsuite.cli.trace_figures import Figure
-    from kvsuite.record.decision_rows import PercentileRow, PhaseRow
+    from kvsuite.record.decision_rows import DecisionRow, PercentileRow, PhaseRow
     from kvsuite.record.schema import DecisionLine
 
 _PHASE_NUMBERS = (
@@ -34,6 +34,9 @@ def decision_figures(line: DecisionLine) -> Iterator[Figure]:
     """Yield what the decision rests on."""
     yield "SLO", f"TTFT {_ms(line.slo_ttft_us)}, ITL p99 {_ms(line.slo_itl_us)}"
     yield "step costs", f"{line.kernel} on {line.device}" + (" (projected)" if line.projected else "")
+    shipped = next((row for row in line.rows if row.option == line.shipped), None)
+    if shipped is not None:
+        yield from _trial_figures(line, shipped)
     yield "cold until", f"{line.cold_until_us / 1e6:,.1f} s; {line.repeats} repeats"
     if line.step_slope_us is not None:
         rho = "not defined" if line.step_rho is None else f"{line.step_rho:.2f}"
@@ -41,6 +44,24 @@ def decision_figures(line: DecisionLine) -> Iterator[Figure]:
             "step against depth",
             f"{line.step_slope_us:+,.3f} us an entry, Spearman's rho {rho} (at {line.load_sequences:,} "
             f"sequences of {line.load_context_tokens:,} tokens)",
+        )
+
+
+def _trial_figures(line: DecisionLine, row: DecisionRow) -> Iterator[Figure]:
+    life, burst = row.lifecycle, row.burst
+    if life is not None:
+        yield (
+            "lifecycle",
+            f"survived: {life.requests:,} requests, {life.forked:,} forked, {life.denied:,} denied, "
+            f"{life.left_at_once:,} left at once, {life.preempted:,} preempted, "
+            f"{life.tokens_read:,} tokens read back",
+        )
+    if burst is not None:
+        declared = f"; {line.declared_burst:,} declared" if line.declared_burst else ""
+        yield (
+            "divergence burst",
+            f"{burst.largest:,} samples at the fullest step, bound by {burst.bound} "
+            f"({burst.spare_blocks:,} spare blocks, {burst.running:,} running){declared}",
         )
 
 

@@ -38,6 +38,10 @@ class DecisionLine(
     repeats: int
     result: Literal["ship", "SLO unreachable on this device", "not decided by latency", "no verdict"]
     shipped: str | None
+    with_sharing: bool | None = None
+    """Whether it ships with shared prefixes; ``None`` where nothing ships, and without a prefix cache."""
+    declared_burst: int = 0
+    """Samples that may fork and diverge at once, which the shipped option has to bear; 0 for none."""
     favoured: str | None
     """Where latency does not decide: what memory alone would take."""
     tied: list[str]

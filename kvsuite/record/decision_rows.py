@@ -46,6 +46,34 @@ class PhaseRow(msgspec.Struct, frozen=True, kw_only=True):
     """Of each request's p99 gap."""
 
 
+class BurstRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The largest number of samples that forked and diverged at once where the pool is fullest."""
+
+    largest: int
+    bound: Literal["blocks", "seats", "no sequence to fork"]
+    """What kept a larger burst off."""
+    spare_blocks: int
+    """Free or reclaimable in that step."""
+    running: int
+    copied_tokens: int
+    """By copy-on-write, as the largest burst diverged."""
+
+
+class LifecycleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The stretch of the trace around the fullest step, with forks, beams and a cancellation burst."""
+
+    requests: int
+    forked: int
+    denied: int
+    """Samples and beams that found no seat or no room."""
+    left_at_once: int
+    preempted: int
+    tokens_read: int
+    """Written, and read back."""
+    broken: str | None
+    """The first law that was broken."""
+
+
 class DecisionRow(msgspec.Struct, frozen=True, kw_only=True):
     """One option of a decision, or the reason that there are no figures."""
 
@@ -86,4 +114,10 @@ class DecisionRow(msgspec.Struct, frozen=True, kw_only=True):
     """Entries of one table at the load of ``step_us``."""
     step_us: float | None = None
     """A decode step at one load that is the same for every option."""
+    spare_blocks: int | None = None
+    """Free or reclaimable when the pool was fullest; each sample that diverges takes one."""
+    burst: BurstRow | None = None
+    """Of an option that would ship, with shared prefixes."""
+    lifecycle: LifecycleRow | None = None
+    """Of an option that would ship."""
     phases: list[PhaseRow] = []

@@ -20,7 +20,7 @@ from kvsuite.record.rows import Positive as Positive
 from kvsuite.record.rows import SweepRow as SweepRow
 
 SCHEMA = "kvsuite.run"
-SCHEMA_VERSION = "1.4"
+SCHEMA_VERSION = "1.5"
 
 
 class Line(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""The pictures of a decision: the knee, what memory it costs, what depth costs, and occupancy."""
+"""The pictures of a decision: the knee, what memory it costs, what depth costs, occupancy, and headroom."""
 
 from __future__ import annotations
 
@@ -48,7 +48,9 @@ def decision_charts(view: DecisionView) -> tuple[Chart, ...]:
     """Return the pictures over block size; nothing where something else was varied or no size ran."""
     if not view.is_over_sizes or not view.ran:
         return ()
-    return (_knee(view), _memory(view), _depth(view), _occupancy(view))
+    charts = (_knee(view), _memory(view), _depth(view), _occupancy(view))
+    is_told = all(row.spare_blocks is not None for row in view.ran)  # a record before 1.5 does not
+    return (*charts, _headroom(view)) if is_told else charts
 
 
 def _knee(view: DecisionView) -> Chart:
@@ -186,6 +188,40 @@ def _occupancy(view: DecisionView) -> Chart:
         },
         legend=_legend(view, first=0),
         table=DataTable("Occupancy and tokens", ("Option", "Occupancy, mean", "Qualified tokens"), rows),
+    )
+
+
+def _headroom(view: DecisionView) -> Chart:
+    sizes = _sizes(view)
+    spare = np.array([row.spare_blocks for row in view.ran], np.float64)
+    marks = [
+        _points(sizes[places], spare[places], verdict)
+        | {"hovertemplate": "%{y:,} spare blocks<extra></extra>"}
+        for verdict, places in _by_verdict(view.ran)
+    ]
+    rows = tuple(
+        (
+            row.option,
+            count(int(blocks)),
+            "" if row.burst is None else count(row.burst.largest),
+            "" if row.burst is None else row.burst.bound,
+        )
+        for row, blocks in zip(view.ran, spare, strict=True)
+    )
+    return Chart(
+        key=f"{view.anchor}-headroom",
+        title="Divergence-burst headroom",
+        text="Blocks free or reclaimable when the pool was fullest: a sample that diverges takes one.",
+        figure={
+            "data": marks,
+            "layout": layout(
+                "tokens a block", "blocks", xaxis=_size_axis(view), yaxis={"rangemode": "tozero"}
+            ),
+        },
+        legend=_legend(view, first=0),
+        table=DataTable(
+            "Headroom by block size", ("Option", "Spare blocks", "Largest burst borne", "Bound by"), rows
+        ),
     )
 
 

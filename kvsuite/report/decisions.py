@@ -58,6 +58,34 @@ def decision_view(record: Record, line: DecisionLine, anchor: str) -> DecisionVi
     )
 
 
+def trial_texts(view: DecisionView) -> tuple[str, ...]:
+    """Return how each option that was to ship bore its lifecycle and its burst, in words."""
+    return tuple(_trial_text(view.line, row) for row in view.line.rows if row.lifecycle is not None)
+
+
+def _trial_text(line: DecisionLine, row: DecisionRow) -> str:
+    life, burst = row.lifecycle, row.burst
+    assert life is not None
+    ended = (
+        f"no law was broken, the pool drained, and {plural(life.tokens_read, 'token')} read back were right"
+        if life.broken is None
+        else f"it did not survive: {life.broken}"
+    )
+    text = (
+        f"{row.option} was taken through the life of {plural(life.requests, 'request')} around its fullest "
+        f"step ({count(life.forked)} forked, {count(life.denied)} denied, {count(life.left_at_once)} left at "
+        f"once, {count(life.preempted)} preempted): {ended}."
+    )
+    if burst is None:
+        return text
+    declared = f"; {count(line.declared_burst)} are declared" if line.declared_burst else ""
+    return (
+        f"{text} At the fullest step it bore a divergence burst of {plural(burst.largest, 'sample')} "
+        f"({count(burst.spare_blocks)} spare blocks, {plural(burst.running, 'sequence')} running, bound by "
+        f"{burst.bound}; {plural(burst.copied_tokens, 'token')} copied){declared}."
+    )
+
+
 def steady(row: DecisionRow) -> PhaseRow:
     """Return the phase that decides."""
     return next(phase for phase in row.phases if phase.phase == "steady")

@@ -15,7 +15,7 @@ from kvsuite.errors import RecordError, TraceError
 from kvsuite.report import units
 from kvsuite.report.charts import COLOURS, HATCHES
 from kvsuite.report.decision_charts import decision_charts
-from kvsuite.report.decisions import mean_qualified, percentile_text
+from kvsuite.report.decisions import mean_qualified, percentile_text, trial_texts
 from kvsuite.report.drift_charts import drift_charts
 from kvsuite.report.ledger_charts import STACK, ledger_charts
 from kvsuite.report.ledgers import DEFINITIONS, LABELS
@@ -136,6 +136,7 @@ def _environment() -> jinja2.Environment:
         "survived": survived,
         "mean_qualified": mean_qualified,
         "percentile_text": percentile_text,
+        "trial_texts": trial_texts,
         "LABELS": LABELS,
         "DEFINITIONS": DEFINITIONS,
         "STACK": STACK,

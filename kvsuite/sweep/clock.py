@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsuite.errors import ConfigError
+from kvsuite.ledger.summary import summary_of
 from kvsuite.replay.batch import Ending, SchedulerConfig
-from kvsuite.replay.driver import replay
+from kvsuite.replay.driver import Replay, replay
 from kvsuite.replay.step_costs import FEATURES, StepCosts
 from kvsuite.sweep.cells import has_numba
 
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from kvsuite.engine.config import EngineConfig
     from kvsuite.engine.contract import Engine
     from kvsuite.engine.snapshot import Int64Array
+    from kvsuite.ledger.summary import LedgerSummary
     from kvsuite.replay.compiled.replay import CompiledReplay
     from kvsuite.replay.compiled.requests import Requests
-    from kvsuite.replay.driver import Replay
     from kvsuite.replay.step_clock import ClockLog
     from kvsuite.replay.worker import Worker
     from kvsuite.trace.model import Trace
@@ -69,6 +70,14 @@ class ClockedReplay:
     """int64[steps]: live sequences in the forward pass."""
     features: Int64Array
     """int64[steps, features]: what each step was charged for, in the order of `FEATURES`."""
+
+    @property
+    def summary(self) -> LedgerSummary:
+        """The ledger, summed up, whichever way it was replayed."""
+        done = self.replay
+        if isinstance(done, Replay):
+            return summary_of(done.timeline.pools[0], done.timeline.steps)
+        return done.summary
 
 
 def clocked_replay(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kvsuite.sweep.clock import Float64Array
     from kvsuite.sweep.measure import Measured, Measurement
     from kvsuite.sweep.recipe import Recipe
+    from kvsuite.sweep.trial import Trial
 
 BLOCK_SIZE = "block size"
 """What options differ in unless something else is varied."""
@@ -41,6 +42,19 @@ class Decided:
     def projected(self) -> bool:
         """Whether the costs are of another device: then it is no verdict on this one."""
         return self.recipe.device != self.here
+
+    @property
+    def trial(self) -> Trial | None:
+        """What the shipped option bore; ``None`` where nothing ships or nothing was tried."""
+        shipped = self.decision.shipped
+        if shipped is None:
+            return None
+        return next(m.trial for m in self.measurement.options if m.name == shipped.name)
+
+    @property
+    def with_sharing(self) -> bool | None:
+        """Whether what ships shares prefixes; ``None`` as for `trial`, and for what was measured without."""
+        return None if self.trial is None or self.trial.burst is None else self.trial.sharing
 
     @property
     def exit_code(self) -> int:
@@ -68,6 +82,8 @@ class Decided:
             repeats=self.measurement.repeats,
             result=self.decision.result,
             shipped=None if self.decision.shipped is None else self.decision.shipped.name,
+            with_sharing=self.with_sharing,
+            declared_burst=self.recipe.declared_burst,
             favoured=None if self.decision.favoured is None else self.decision.favoured.name,
             tied=[option.name for option in self.decision.tied],
             sentence=sentence(self),
@@ -88,6 +104,7 @@ class Decided:
         return StoredDecision(
             result=self.decision.result,
             shipped=line.shipped,
+            with_sharing=line.with_sharing,
             tied=line.tied,
             projected=line.projected,
             sentence=line.sentence,
@@ -108,21 +125,22 @@ def decided(
     *,
     here: str,
     factor: str = BLOCK_SIZE,
-    survives: Callable[[Measured], str | None] | None = None,
+    trials: Callable[[Measured], Trial] | None = None,
 ) -> Decided:
     """Return the decision over what was measured.
 
-    ``survives`` says why an option must not ship, or ``None``. An option that does not survive is struck, and
-    the knee is found again without it.
+    ``trials`` tries what would ship. An option that does not bear it is struck, and the knee is found again
+    without it.
     """
     least = MIN_SIZES if factor == BLOCK_SIZE else MIN_VALUES
     while True:
         decision = decide([measured.option() for measured in measurement.options], least=least)
         name = None if decision.shipped is None else decision.shipped.name
         chosen = next((measured for measured in measurement.options if measured.name == name), None)
-        if chosen is None or survives is None or chosen.unfit is not None:
+        if chosen is None or trials is None:
             break
-        chosen.unfit = survives(chosen)
+        chosen.trial = trials(chosen)
+        chosen.unfit = chosen.trial.unfit
         if chosen.unfit is None:
             break
     return Decided(measurement=measurement, decision=decision, recipe=recipe, factor=factor, here=here)
@@ -176,11 +194,23 @@ def _said(decided: Decided) -> str:
     ruling = decision.ruling(decision.shipped.name)
     others = [option.name for option in decision.tied if option != decision.shipped]
     tied = f" Tied with it: {', '.join(others)}." if others else ""
-    qualified = sum(decision.shipped.qualified_tokens) / len(decision.shipped.qualified_tokens)
+    tokens = f"{_mean(decision.shipped.qualified_tokens):,.0f} qualified tokens under {slo}"
+    loses = f"its strongest rival loses by {ruling.cause}.{tied}"
+    trial, name = decided.trial, decision.shipped.name
+    if trial is None or trial.burst is None:
+        return f"Ship {name}: {tokens}; {loses}"
+    bears = f"bears {trial.burst.largest:,} samples that diverge at once"
+    if trial.sharing:
+        return f"Ship {name}: {tokens}; {loses} At its fullest step it {bears}."
     return (
-        f"Ship {decision.shipped.name}: {qualified:,.0f} qualified tokens under {slo}; its strongest rival "
-        f"loses by {ruling.cause}.{tied}"
+        f"Ship {name} with sharing off: {_mean(trial.unshared_tokens):,.0f} qualified tokens so. With "
+        f"sharing, {tokens}, and at its fullest step it {bears}, where {decided.recipe.declared_burst:,} are "
+        f"declared; {loses}"
     )
+
+
+def _mean(tokens: Sequence[int]) -> float:
+    return sum(tokens) / len(tokens)
 
 
 def _no_verdict(decided: Decided) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from kvsuite.record.decision_rows import DecisionRow, PercentileRow, PhaseRow
+from kvsuite.record.decision_rows import BurstRow, DecisionRow, LifecycleRow, PercentileRow, PhaseRow
 from kvsuite.sweep.slo import RESAMPLES, SEED, interval_places
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from kvsuite.sweep.knee import Ruling
     from kvsuite.sweep.measure import Measured, Measurement
     from kvsuite.sweep.slo import Percentile, Served
+    from kvsuite.sweep.trial import Trial
 
 
 def decision_row(measured: Measured, ruling: Ruling, measurement: Measurement) -> DecisionRow:
@@ -57,8 +59,17 @@ def decision_row(measured: Measured, ruling: Ruling, measurement: Measurement) -
         running_variation=measured.running_variation,
         table_depth=measurement.load.table_depth(cell),
         step_us=measured.step_us[0],
+        spare_blocks=measured.spare_blocks,
+        **_trial_rows(measured.trial),
         phases=[phase_row("cold", measured.cold), phase_row("steady", measured.steady)],
     )
+
+
+def _trial_rows(trial: Trial | None) -> dict[str, Any]:
+    if trial is None:
+        return {}
+    burst = None if trial.burst is None else BurstRow(**asdict(trial.burst))
+    return {"burst": burst, "lifecycle": LifecycleRow(**asdict(trial.lifecycle))}
 
 
 def phase_row(phase: Literal["cold", "steady"], repeats: Sequence[Served]) -> PhaseRow:

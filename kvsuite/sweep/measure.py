@@ -15,8 +15,6 @@ import numpy as np
 from kvsuite.errors import ConfigError, EngineError
 from kvsuite.golden.key import SHOWN, engine_hash
 from kvsuite.ledger.row import INDEX
-from kvsuite.ledger.summary import summary_of
-from kvsuite.replay.driver import Replay
 from kvsuite.sweep.charge import charged
 from kvsuite.sweep.clock import ClockedReplay, StepCosts, clocked_replay
 from kvsuite.sweep.knee import MIN_REPEATS, Option
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from kvsuite.ledger.summary import LedgerSummary
     from kvsuite.sweep.cells import Cell
     from kvsuite.sweep.costs import CostSource
+    from kvsuite.sweep.trial import Trial
     from kvsuite.trace.model import Trace
 
 Clock = Callable[["Cell", "Trace", StepCosts], ClockedReplay]
@@ -69,6 +68,8 @@ class Measured:
     refused: str | None = None
     unjudged: str | None = None
     unfit: str | None = None
+    trial: Trial | None = None
+    """Of one that would ship."""
     summary: LedgerSummary | None = None
     """Of the first repeat."""
     engine: str = ""
@@ -90,6 +91,13 @@ class Measured:
         if self.summary is None or not self.summary.num_steps:
             return 0.0
         return sum(self.summary.total(name) for name in columns) / self.summary.num_steps
+
+    @property
+    def spare_blocks(self) -> int | None:
+        """Blocks free or reclaimable when the pool was fullest; each sample that diverges takes one."""
+        if self.summary is None:
+            return None
+        return self.summary.spec.usable_blocks - self.summary.peak("live_blocks")
 
     def option(self) -> Option:
         """Return what the knee looks at: the steady phase."""
@@ -206,18 +214,10 @@ def _first(
     except (ConfigError, EngineError) as refusal:
         measured.refused = str(refusal)
         return ()
-    measured.summary = _summary(clocked)
+    measured.summary = clocked.summary
     spec = clocked.replay.spec
     measured.engine = f"{spec.name} {spec.version} {engine_hash(spec)[:SHOWN]}"
     return (clocked,)
-
-
-def _summary(clocked: ClockedReplay) -> LedgerSummary:
-    """Return the summed ledger of a replay of either kind."""
-    done = clocked.replay
-    return (
-        summary_of(done.timeline.pools[0], done.timeline.steps) if isinstance(done, Replay) else done.summary
-    )
 
 
 def _add(measured: Measured, clocked: ClockedReplay, slo: Slo, boundary_us: float) -> None:
@@ -227,7 +227,7 @@ def _add(measured: Measured, clocked: ClockedReplay, slo: Slo, boundary_us: floa
 
 def _first_full_us(clocked: ClockedReplay) -> float:
     """Return the end of the first step of the first bucket of rows that saw a full pool; infinite without."""
-    buckets = _summary(clocked).buckets
+    buckets = clocked.summary.buckets
     full = (buckets.low[:, INDEX["free"]] == 0) | (buckets.total[:, INDEX["refused_admissions"]] > 0)
     if not full.any() or not len(clocked.step_end_us):
         return float("inf")

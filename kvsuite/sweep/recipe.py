@@ -48,6 +48,8 @@ class Recipe:
     trace_hash: str
     slo: Slo
     device: str
+    declared_burst: int = 0
+    """Samples that may diverge at once; 0 where none is declared."""
     varied: str = ""
     """What the options differ in beside block size, as ``NAME=V1,V2``."""
 
@@ -68,6 +70,7 @@ class Recipe:
             "slo.ttft_us": self.slo.ttft_us,
             "slo.itl_us": self.slo.itl_us,
             "device": self.device,
+            **({"declared_burst": self.declared_burst} if self.declared_burst else {}),
             **({"varied": self.varied} if self.varied else {}),
         }
 
@@ -80,6 +83,8 @@ class StoredDecision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     result: Result
     shipped: str | None
     """The option that ships."""
+    with_sharing: bool | None = None
+    """Whether it ships with shared prefixes; ``None`` where nothing ships, and without a prefix cache."""
     tied: list[str]
     projected: bool
     """Whether the costs are of another device than the one that decided."""
@@ -159,7 +164,7 @@ def compare(stored: StoredDecision, now: StoredDecision) -> Comparison:
     stale = changes(stored.recipe, now.recipe)
     if stale:
         return Comparison(f"recipe is stale: {'; '.join(stale)}", changed=True)
-    if (stored.result, stored.shipped) != (now.result, now.shipped):
+    if _key(stored) != _key(now):
         before, after = _outcome(stored), _outcome(now)
         return Comparison(f"shipped size changed: from {before} to {after}", changed=True)
     return Comparison("same", changed=False)
@@ -170,8 +175,14 @@ def _given(values: dict[str, Any]) -> Iterator[tuple[str, Scalar]]:
     yield from ((name, value) for name, value in values.items() if value is not None)
 
 
+def _key(decision: StoredDecision) -> tuple[str, str | None, bool]:
+    return decision.result, decision.shipped, decision.with_sharing is False
+
+
 def _outcome(decision: StoredDecision) -> str:
-    return decision.shipped or decision.result
+    if decision.shipped is None:
+        return decision.result
+    return decision.shipped + (" with sharing off" if decision.with_sharing is False else "")
 
 
 def _text(value: Scalar | None) -> str:

@@ -1,10 +1,12 @@
-"""Seeded, named rules that add to a trace what no public trace carries: forks, beams, caps and cancels.
+"""Seeded, named rules that add to a trace what no public trace carries: forks, beams, caps, cancels, pace.
 
     fork:every=50,n=2               one in 50 requests is sampled twice in parallel
     beam:every=40,width=4,after=8   one in 40 goes on as 4 beams after 8 generated tokens
     cancel:every=37                 one in 37 goes away after a drawn number of generated tokens
     cancel:every=37,after=0         ... before its first
     cap:tokens=512                  every request asks for at most 512 tokens, or what it made if more
+    slow:times=20                   all times 20 times as far apart: the load of a smaller device
+    fast:times=2                    all times half as far apart
 
 What was added is listed in ``Trace.filled``, and the content hash pins it.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Literal
 
 from kvsuite.errors import TraceError
@@ -38,6 +41,8 @@ class _Rule:
     eligible: Callable[[Row, Mapping[str, int]], bool]
     apply: Callable[[Draws, Row, Mapping[str, int]], list[Row]]
     """Changes the row, and returns the children to stand after it."""
+    takes_all: bool = False
+    """Whether it is applied to every row, whatever became of it by other rules."""
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -92,8 +97,9 @@ def parse_rule(text: str) -> tuple[str, dict[str, int]]:
         given[key] = int(value)
     parameters = {**rule.defaults, **given}
     missing = [key for key in rule.required if key not in parameters]
-    if missing or parameters.get("every", 1) < 1:
-        what = f"{', '.join(missing)} is missing" if missing else "every must be at least 1"
+    least = next((key for key in ("every", "times") if parameters.get(key, 1) < 1), None)
+    if missing or least:
+        what = f"{', '.join(missing)} is missing" if missing else f"{least} must be at least 1"
         raise TraceError(f"overlay rule {text!r}: {what}; {_usage(name)}")
     for key in ("n", "width"):
         if parameters.get(key, 0) > MAX_CHILDREN:
@@ -111,6 +117,10 @@ def _usage(name: str) -> str:
 
 
 def _applied(rule: _Rule, parameters: Mapping[str, int], rows: list[Row], draws: Draws) -> list[Row]:
+    if rule.takes_all:
+        for row in rows:
+            rule.apply(draws, row, parameters)
+        return rows
     forked = Counter(row.parent for row in rows if row.parent is not None)
     free = [
         k for k, row in enumerate(rows) if rule.eligible(row, parameters) and row.request_id not in forked
@@ -142,6 +152,11 @@ def _can_cancel(row: Row, parameters: Mapping[str, int]) -> bool:
 def _can_cap(row: Row, parameters: Mapping[str, int]) -> bool:
     del parameters
     return row.max_output_length is None
+
+
+def _any(row: Row, parameters: Mapping[str, int]) -> bool:
+    del row, parameters
+    return True
 
 
 def _fork(draws: Draws, row: Row, parameters: Mapping[str, int]) -> list[Row]:
@@ -189,11 +204,29 @@ def _cap(draws: Draws, row: Row, parameters: Mapping[str, int]) -> list[Row]:
     return []
 
 
+def _slow(draws: Draws, row: Row, parameters: Mapping[str, int]) -> list[Row]:
+    del draws
+    row.timestamp *= parameters["times"]
+    if row.cancel_at is not None:
+        row.cancel_at *= parameters["times"]
+    return []
+
+
+def _fast(draws: Draws, row: Row, parameters: Mapping[str, int]) -> list[Row]:
+    del draws
+    row.timestamp = Decimal(row.timestamp) / parameters["times"]
+    if row.cancel_at is not None:
+        row.cancel_at = Decimal(row.cancel_at) / parameters["times"]
+    return []
+
+
 _RULES = {
     "fork": _Rule(("every",), {"n": 2}, (), _can_fork, _fork),
     "beam": _Rule(("every",), {"width": 2, "after": 1}, (), _can_fork, _beam),
     "cancel": _Rule(("every",), {}, ("after",), _can_cancel, _cancel),
     "cap": _Rule(("tokens",), {"every": 1}, (), _can_cap, _cap),
+    "slow": _Rule(("times",), {}, (), _any, _slow, takes_all=True),
+    "fast": _Rule(("times",), {}, (), _any, _fast, takes_all=True),
 }
 
 

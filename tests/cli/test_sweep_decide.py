@@ -171,3 +171,24 @@ def test_bad_orders(kvsuite: Callable[..., Ran], words: tuple[object, ...], said
     ran = kvsuite(*words)
     assert ran.code == 2
     assert said in ran.err
+
+
+def test_a_declared_burst_is_borne_or_sharing_goes(kvsuite: Callable[..., Ran], tmp_path: Path) -> None:
+    """8 requests at once have 8 of 16 seats, so that 8 samples can diverge; 9 are one too many."""
+    shared = tuple(word for word in ASKED if word != "--no-prefix-cache")
+    assert kvsuite(*shared, "--burst", 8, "--out", "first").code == 0
+    first = (tmp_path / "first" / "decision.json").read_text(encoding="utf-8")
+    assert json.loads(first)["with_sharing"] is True
+    assert json.loads(first)["recipe"]["declared_burst"] == 8
+    ran = kvsuite(*shared, "--burst", 9, "--decision", "first/decision.json", "--out", "second")
+    assert ran.code == 1
+    assert "recipe is stale: declared_burst changed from 8 to 9" in ran.out
+    assert "Ship block 8 with sharing off: 40 qualified tokens so." in ran.out
+    assert re.search(r"divergence burst +8 samples at the fullest step, bound by seats", ran.out)
+    assert re.search(r"lifecycle +survived: ", ran.out)
+
+
+def test_a_burst_belongs_to_a_decision(kvsuite: Callable[..., Ran]) -> None:
+    ran = kvsuite(*WORDS, *POOL, "--burst", 4)
+    assert ran.code == 2
+    assert "--burst belongs to a decision: give --slo" in ran.err

@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from kvsuite.record.decision_rows import DecisionRow, PercentileRow, PhaseRow
+from kvsuite.record.decision_rows import BurstRow, DecisionRow, LifecycleRow, PercentileRow, PhaseRow
 from kvsuite.record.drift_rows import DriftColumn, DriftFootprint, DriftPool, DriftRow
 from kvsuite.record.schema import SCHEMA_VERSION, AnyLine, ComparisonRow, MatrixRow, PoolFacts, SweepRow
 
@@ -35,7 +35,7 @@ def test_every_field_of_every_kind_is_documented(line: type[msgspec.Struct]) -> 
         ("comparison", ComparisonRow),
         ("sweep", SweepRow),
         ("matrix", MatrixRow),
-        *(("decision", part) for part in (DecisionRow, PhaseRow, PercentileRow)),
+        *(("decision", part) for part in (DecisionRow, BurstRow, LifecycleRow, PhaseRow, PercentileRow)),
         *(("drift", part) for part in (DriftRow, DriftPool, DriftColumn, DriftFootprint)),
     ],
 )

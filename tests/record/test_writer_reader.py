@@ -304,7 +304,7 @@ def test_a_newer_minor_version_is_read_while_nothing_in_it_is_unknown(tmp_path: 
     assert read_record(path).cases == (CASE,)
 
     path.write_bytes(newer.replace(b'"outcome"', b'"weather":"fine","outcome"'))
-    with pytest.raises(RecordError, match=r"unknown field `weather` @ line 2 \$; .*schema 1\.7.*reads 1\.4"):
+    with pytest.raises(RecordError, match=r"unknown field `weather` @ line 2 \$; .*schema 1\.7.*reads 1\.5"):
         read_record(path)
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from kvsuite.errors import RecordError
-from kvsuite.record.decision_rows import DecisionRow, PercentileRow, PhaseRow
+from kvsuite.record.decision_rows import BurstRow, DecisionRow, LifecycleRow, PercentileRow, PhaseRow
 from kvsuite.record.schema import DecisionLine
 from kvsuite.report.decision_charts import decision_charts
 from kvsuite.report.html import page_text
@@ -111,6 +112,37 @@ def test_a_decision_is_drawn_over_block_sizes(build: Any) -> None:
     assert "+1 us for each entry that tables are deeper, Spearman's rho 0.75" in depth.text
     assert depth.table.rows[0] == ("block 1", "128", "1.128 ms")
     assert [drawn["text"] for drawn in occupancy.figure["data"]] == [["8"], ["1"], ["16"]]
+
+
+def tried() -> list[DecisionRow]:
+    """Rows with headroom; block 8 was tried, and broke a law before it."""
+    burst = BurstRow(largest=7, bound="seats", spare_blocks=9, running=4, copied_tokens=21)
+    life = LifecycleRow(
+        requests=1208, forked=184, denied=2, left_at_once=14, preempted=1, tokens_read=5000, broken=None
+    )
+    broken = structs.replace(life, broken="drain in pool <p>: 1 block")
+    return [
+        row(16, [90, 100, 95], "reject", "refusal", spare_blocks=4, lifecycle=broken),
+        row(8, [100, 110, 90], "ship", "slack", spare_blocks=9, burst=burst, lifecycle=life),
+        row(1, [10, 10, 10], "inspect", "latency", spare_blocks=80),
+    ]
+
+
+def test_headroom_is_drawn_and_trials_are_told(build: Any, parse: Any) -> None:
+    record = build.record(build.trace(), decision(rows=tried(), declared_burst=5))
+    (view,) = build_view(record).decisions
+    headroom = decision_charts(view)[-1]
+    ship, inspect, reject = headroom.figure["data"]
+    for drawn, size, blocks in ((ship, 8, 9), (inspect, 1, 80), (reject, 16, 4)):
+        np.testing.assert_array_equal((drawn["x"], drawn["y"]), [[size], [blocks]])
+    assert headroom.table.rows[1] == ("block 8", "9", "7", "seats")
+    text = parse(page_text(build_view(record))).text("decisions")
+    assert "it did not survive: drain in pool <p>: 1 block." in text
+    assert "the pool drained, and 5,000 tokens read back were right." in text
+    assert (
+        "it bore a divergence burst of 7 samples (9 spare blocks, 4 sequences running, bound by seats" in text
+    )
+    assert "21 tokens copied); 5 are declared." in text
 
 
 @pytest.mark.parametrize(

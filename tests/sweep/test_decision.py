@@ -11,15 +11,18 @@ import pytest
 from kvsuite.cache.layout import model_layout
 from kvsuite.errors import ConfigError
 from kvsuite.replay.scheduler import SchedulerConfig
+from kvsuite.sweep.burst import DivergenceBurst
 from kvsuite.sweep.charge import blocks_left, charged, table_bytes
 from kvsuite.sweep.clock import StepCosts
 from kvsuite.sweep.costs import StatedCosts, read_costs
 from kvsuite.sweep.decision import Decided, decided, trend
+from kvsuite.sweep.lifecycle import Lifecycle
 from kvsuite.sweep.measure import Load, Measurement, measure
 from kvsuite.sweep.plan import SweepPlan
-from kvsuite.sweep.recipe import Recipe
+from kvsuite.sweep.recipe import Recipe, changes, compare
 from kvsuite.sweep.slo import Slo
 from kvsuite.sweep.traces import TraceRef
+from kvsuite.sweep.trial import Trial
 from tests.sweep.burst_clock import burst, burst_clock
 
 if TYPE_CHECKING:
@@ -210,12 +213,65 @@ def test_what_does_not_survive_is_struck_and_the_knee_found_again() -> None:
         plan(trace, 4000, layout=DEEP),
         costs,
         slo,
-        survives=lambda option: "r3 starves" if option.name == first.name else None,
+        trials=lambda option: tried(unfit="r3 starves" if option.name == first.name else None),
     )
     assert second.decision.shipped is not None
     assert second.decision.shipped.block_size == 16
     row = next(row for row in second.line(trace="t", engine="e").rows if row.option == first.name)
     assert (row.verdict, row.cause, row.unfit) == ("reject", "refusal", "r3 starves")
+
+
+def tried(*, unfit: str | None = None, unshared_tokens: tuple[int, ...] = ()) -> Trial:
+    """Return a trial in which 7 samples were borne, and sharing went where tokens without it are given."""
+    lifecycle = Lifecycle(
+        requests=10, forked=2, denied=0, left_at_once=3, preempted=0, tokens_read=99, broken=unfit
+    )
+    burst = DivergenceBurst(largest=7, bound="blocks", spare_blocks=7, running=4, copied_tokens=21)
+    return Trial(
+        lifecycle=lifecycle,
+        burst=burst,
+        sharing=not unshared_tokens,
+        unshared_tokens=unshared_tokens,
+        unfit=unfit,
+    )
+
+
+def test_a_burst_beyond_what_is_borne_ships_with_sharing_off_and_the_decision_says_so() -> None:
+    trace = burst(8, prompt=95, output=5)
+    asked = (
+        plan(trace, 4000, layout=DEEP),
+        stated(StepCosts(base_us=1000, table_entry_us=10.0)),
+        Slo(ttft_us=10**6, itl_us=2500),
+    )
+    shared = judged(*asked, trials=lambda _: tried())
+    line = shared.line(trace="t", engine="e")
+    assert (line.shipped, line.with_sharing) == ("block 8", True)
+    assert line.sentence.startswith("Ship block 8: 40 qualified tokens under ")
+    assert line.sentence.endswith("At its fullest step it bears 7 samples that diverge at once.")
+
+    alone = judged(*asked, trials=lambda _: tried(unshared_tokens=(30, 31, 32)))
+    other = alone.line(trace="t", engine="e")
+    assert (other.shipped, other.with_sharing) == ("block 8", False)
+    assert other.sentence.startswith(
+        "Ship block 8 with sharing off: 31 qualified tokens so. With sharing, 40 qualified tokens under "
+    )
+    assert "bears 7 samples that diverge at once, where 0 are declared" in other.sentence
+    row = next(row for row in other.rows if row.option == "block 8")
+    assert row.burst is not None
+    assert (row.burst.largest, row.burst.bound, row.burst.copied_tokens) == (7, "blocks", 21)
+    assert row.lifecycle is not None
+    assert (row.lifecycle.left_at_once, row.lifecycle.broken) == (3, None)
+
+    found = compare(shared.stored(line), alone.stored(other))
+    assert found.changed
+    assert found.said == "shipped size changed: from block 8 to block 8 with sharing off"
+
+
+def test_a_declared_burst_is_part_of_the_recipe() -> None:
+    done = judged(plan(burst(4, prompt=9, output=3), 400), stated(FLAT), Slo(10**6, 10**6))
+    declared = replace(done.recipe, declared_burst=32).flat()
+    assert "declared_burst" not in done.recipe.flat()
+    assert changes(done.recipe.flat(), declared) == ["declared_burst changed from nothing to 32"]
 
 
 def test_refused_options_and_controls_are_rows_with_their_reason() -> None:

@@ -121,7 +121,7 @@ def test_what_was_added_survives_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ("clone:every=5", "unknown overlay rule 'clone': the rules are fork, beam, cancel, cap"),
+        ("clone:every=5", "unknown overlay rule 'clone': the rules are fork, beam, cancel, cap, slow, fast"),
         ("fork", r"overlay rule 'fork': every is missing; fork takes every=N, \[n=N\], whole numbers"),
         ("fork:n=2", "every is missing"),
         ("fork:every=0", "every must be at least 1"),
@@ -130,6 +130,9 @@ def test_what_was_added_survives_a_file(tmp_path: Path) -> None:
         ("fork:every", "cannot read 'every'"),
         ("cancel:every=2.5", "cannot read 'every=2.5'"),
         ("cap:every=2", "tokens is missing"),
+        ("slow:times=0", "times must be at least 1; slow takes times=N, whole numbers"),
+        ("fast", "times is missing"),
+        ("slow:times=2,every=2", "cannot read 'every=2'"),
         ("cancel:every=1,every=2", "every stands twice"),
         ("cancel:every=9999999999999999", "cannot read 'every=9999999999999999'"),
         ("fork:every=1,n=4097", "n is 4097, at most 4096 children a request"),
@@ -147,4 +150,35 @@ def test_a_seed_out_of_range_is_refused() -> None:
 
 
 def test_the_rules() -> None:
-    assert rule_names() == ("fork", "beam", "cancel", "cap")
+    assert rule_names() == ("fork", "beam", "cancel", "cap", "slow", "fast")
+
+
+def paced() -> Trace:
+    """Return a parent that forks, its child, and one that goes away at 7 ms; arrivals at 0, 0 and 5 ms."""
+    rows = [
+        Row(request_id="a", timestamp=0, input_length=4, output_length=3),
+        Row(
+            request_id="b", timestamp=0, input_length=4, output_length=3, parent="a", fork="sample", fork_at=4
+        ),
+        Row(request_id="c", timestamp=5, input_length=4, output_length=3, cancel_at=7),
+    ]
+    return trace_of(rows, TraceSource("test", "t"), block_size=0)
+
+
+def test_a_pace_moves_every_time_and_nothing_else() -> None:
+    slow, fast = apply_overlay(paced(), "slow:times=20"), apply_overlay(paced(), "fast:times=3")
+
+    assert slow.arrival_us.tolist() == [0, 0, 100_000]
+    assert slow.cancel_at_us.tolist() == [ABSENT, ABSENT, 140_000]
+    assert fast.arrival_us.tolist() == [0, 0, 1_667]  # 5,000 / 3 = 1,666.7
+    assert fast.cancel_at_us.tolist() == [ABSENT, ABSENT, 2_333]
+    for trace in (slow, fast):
+        assert trace.parent.tolist() == paced().parent.tolist()
+        assert trace.output_tokens.tolist() == [3, 3, 3]
+        assert (trace.rows_added, content_hash(trace) == content_hash(paced())) == (0, False)
+    assert slow.filled == (Fill("slow", "slow:times=20", 0),)
+
+
+def test_a_pace_beyond_time_is_refused() -> None:
+    with pytest.raises(TraceError, match="timestamp out of range"):
+        apply_overlay(paced(), "slow:times=999999999999999")

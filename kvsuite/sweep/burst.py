@@ -1,0 +1,93 @@
+"""How many samples may fork and diverge at once, at the step at which the pool is fullest.
+
+A shared tail is copied when one of its holders writes: ``n`` samples that fork in one step take ``n``
+blocks in the next, whatever they share. That is asked of a replay: samples are grafted onto the sequences
+that decode at the fullest step, and the burst is borne when each of them forks and, where they diverge, no
+sequence gives way or is refused growth that was not without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from kvsuite.trace.samples import with_samples
+
+if TYPE_CHECKING:
+    from kvsuite.engine.snapshot import Int64Array
+    from kvsuite.sweep.fullest import Rows, Stretch
+
+Bound = Literal["blocks", "seats", "no sequence to fork"]
+_DISTRESS = ("fork_denied", "preempted", "refused_growths")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivergenceBurst:
+    """The largest burst that was borne, and what kept a larger one off."""
+
+    largest: int
+    """Samples."""
+    bound: Bound
+    spare_blocks: int
+    """Free or reclaimable at the fullest step."""
+    running: int
+    """Sequences in that step."""
+    copied_tokens: int
+    """Copied on write in the step in which the largest burst diverges, beyond what is without it."""
+
+
+def largest_burst(stretch: Stretch) -> DivergenceBurst:
+    """Return the largest divergence burst that an option bears at the fullest step of its stretch."""
+    calm = stretch.rows()
+    step = calm.fullest
+    parents, lengths = _decoding(stretch, calm, step)
+    spare = calm.pool.spec.usable_blocks - int(calm.column("live_blocks")[step])
+    running = int(calm.column("running")[step])
+    seats = stretch.cell.scheduler.max_sequences - running
+    most = min(seats, spare) if len(parents) else 0
+    largest, refused, asked, copied = 0, most + 1, most, 0
+    while refused - largest > 1:
+        shaken = _burst(stretch, parents, lengths, asked)
+        if _is_borne(calm, shaken, step):
+            largest, copied = asked, _copied(shaken, step) - _copied(calm, step)
+        else:
+            refused = asked
+        asked = (largest + refused) // 2
+    bound: Bound = "blocks"
+    if not len(parents):
+        bound = "no sequence to fork"
+    elif largest == seats:
+        bound = "seats"
+    return DivergenceBurst(
+        largest=largest, bound=bound, spare_blocks=spare, running=running, copied_tokens=copied
+    )
+
+
+def _decoding(stretch: Stretch, calm: Rows, step: int) -> tuple[Int64Array, Int64Array]:
+    """Return the requests that write a token of their answer in a step and the next, and their lengths."""
+    request, first, last = calm.clock.token_spans.T
+    here = (first <= step) & (last > step)
+    parents = request[here]
+    written = np.bincount(
+        request, (np.minimum(last, step) - first + 1).clip(min=0), minlength=len(stretch.trace)
+    ).astype(np.int64)
+    inherited = np.maximum(stretch.trace.fork_at, stretch.trace.prompt_tokens)
+    return parents, inherited[parents] + written[parents]
+
+
+def _burst(stretch: Stretch, parents: Int64Array, lengths: Int64Array, samples: int) -> Rows:
+    takers = np.arange(samples) % len(parents)
+    return stretch.rows(with_samples(stretch.trace, parents[takers], lengths[takers]))
+
+
+def _is_borne(calm: Rows, shaken: Rows, step: int) -> bool:
+    return all(
+        int(shaken.column(name)[step : step + 2].sum()) <= int(calm.column(name)[step : step + 2].sum())
+        for name in _DISTRESS
+    )
+
+
+def _copied(rows: Rows, step: int) -> int:
+    return int(rows.column("copied")[step + 1])

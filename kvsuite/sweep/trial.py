@@ -1,0 +1,94 @@
+"""What an option must bear before it ships: the lifecycle of its fullest stretch, and the declared burst.
+
+Where more samples are declared to diverge at once than it bears with shared prefixes, it may ship without
+them, if it then still qualifies tokens; else it does not ship.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kvsuite.sweep.burst import largest_burst
+from kvsuite.sweep.charge import charged
+from kvsuite.sweep.fullest import fullest_stretch
+from kvsuite.sweep.lifecycle import lived_through
+from kvsuite.sweep.slo import served
+
+if TYPE_CHECKING:
+    from kvsuite.sweep.burst import DivergenceBurst
+    from kvsuite.sweep.cells import Cell
+    from kvsuite.sweep.costs import CostSource
+    from kvsuite.sweep.fullest import Stretch
+    from kvsuite.sweep.lifecycle import Lifecycle
+    from kvsuite.sweep.measure import Clock, Measured, Measurement
+    from kvsuite.sweep.slo import Slo
+    from kvsuite.trace.model import Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """How an option bore it."""
+
+    lifecycle: Lifecycle
+    """As it would ship."""
+    burst: DivergenceBurst | None
+    """With sharing; ``None`` for an option that shares nothing."""
+    sharing: bool
+    """Whether it would ship with shared prefixes."""
+    unshared_tokens: tuple[int, ...] = ()
+    """Qualified tokens of the steady phase without them, one a repeat; where sharing had to go."""
+    unfit: str | None
+    """Why it must not ship."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """Tries options of one measurement, on the trace, costs and clock they were measured with."""
+
+    trace: Trace
+    source: CostSource
+    slo: Slo
+    clock: Clock
+    measurement: Measurement
+    declared_burst: int = 0
+    """Samples that may fork and diverge at once; 0 where none is declared."""
+
+    def __call__(self, measured: Measured) -> Trial:
+        """Try one option that ran."""
+        cell = measured.cell
+        stretch = self._stretch(cell)
+        burst = largest_burst(stretch) if cell.prefix_cache else None
+        if burst is None or self.declared_burst <= burst.largest:
+            lifecycle = lived_through(stretch)
+            return Trial(
+                lifecycle=lifecycle, burst=burst, sharing=cell.prefix_cache, unfit=_not_survived(lifecycle)
+            )
+        unshared = replace(cell, prefix_cache=False)
+        tokens = self._qualified(unshared)
+        lifecycle = lived_through(self._stretch(unshared))
+        unfit = _not_survived(lifecycle)
+        if not sum(tokens):
+            unfit = (
+                f"bears a divergence burst of {burst.largest} and {self.declared_burst} are declared, and "
+                "with sharing off it qualifies no token"
+            )
+        return Trial(lifecycle=lifecycle, burst=burst, sharing=False, unshared_tokens=tokens, unfit=unfit)
+
+    def _stretch(self, cell: Cell) -> Stretch:
+        costs = self.source.draw(cell.block_size, 0)
+        paid, _ = charged(cell, self.trace)
+        return fullest_stretch(cell, self.trace, costs, self.clock(paid, self.trace, costs))
+
+    def _qualified(self, cell: Cell) -> tuple[int, ...]:
+        paid, _ = charged(cell, self.trace)
+        steady_us = (self.measurement.cold_until_us, float("inf"))
+        draws = (self.source.draw(cell.block_size, repeat) for repeat in range(self.measurement.repeats))
+        return tuple(
+            served(self.clock(paid, self.trace, costs), self.slo, steady_us).qualified_tokens
+            for costs in draws
+        )
+
+
+def _not_survived(lifecycle: Lifecycle) -> str | None:
+    return None if lifecycle.broken is None else f"does not survive its lifecycle: {lifecycle.broken}"
