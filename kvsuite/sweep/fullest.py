@@ -15,8 +15,8 @@ from kvsuite.sweep.charge import charged
 from kvsuite.sweep.lengths import longest_declared_tokens
 
 if TYPE_CHECKING:
-    from kvsuite.engine.snapshot import Int64Array
     from kvsuite.engine.config import EngineConfig
+    from kvsuite.engine.snapshot import Int64Array
     from kvsuite.ledger.timeline import PoolTimeline
     from kvsuite.replay.batch import SchedulerConfig
     from kvsuite.replay.step_clock import ClockLog
