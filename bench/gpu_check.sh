@@ -48,7 +48,7 @@ stage attention 60 "$python" bench/gpu_attention.py --device "$device" "${quick[
 stage calibration 60 "$python" -c 'from kvsuite.cli.main import main; main()' calibrate --device "$device" \
     --layers 1 --sizes 1,16,256 --live churn --limit 64 --out "$kept/calibration.json" "${small[@]}"
 if compgen -G 'cases/timing/test_*.py' >/dev/null; then
-    stage timing 55 "$python" -m pytest -n 0 -q --device "$device" -m timing --benchmark-only cases/timing
+    stage timing 55 "$python" -m pytest -n 0 -q --device "$device" -m timing cases/timing
 fi
 
 printf '\n%s\n' "card: $card"

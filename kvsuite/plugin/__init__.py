@@ -10,6 +10,7 @@ markers, and does nothing else.
     case_id      what a case is called, wherever it was installed
     selection    which cases run on which engine, and which are expected to fail
     deviations   the engine author's list of known deviations
+    timing       cases that measure time: when they run, and what their figures are compared with
     fixtures     what cases use; replays and golden_check are the work behind them
     notes        what a case leaves behind, on its way from a worker to the controller
     recorder     the controller's side: writes goldens, record and report
@@ -21,6 +22,7 @@ pytest_plugins = (
     "kvsuite.plugin.devices",
     "kvsuite.plugin.notes",
     "kvsuite.plugin.selection",
+    "kvsuite.plugin.timing",
     "kvsuite.plugin.fixtures",
     "kvsuite.plugin.recorder",
 )

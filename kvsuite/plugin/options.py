@@ -118,7 +118,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "requires(*capabilities): skip where the engine does not claim them all"
     )
-    config.addinivalue_line("markers", "timing: measures time; runs alone, never beside other workers")
+    config.addinivalue_line("markers", "timing: measures time; runs alone, with -n 0 -m timing")
     config.addinivalue_line("markers", "slow: takes minutes; runs where -m names it, as in -m slow")
     passed: dict[str, Any] | None = getattr(config, "workerinput", {}).get("kvsuite")
     if passed is not None:

@@ -20,6 +20,7 @@ from kvsuite.plugin.notes import ATTRIBUTE
 from kvsuite.plugin.options import SETTINGS, command_line, on_worker
 from kvsuite.plugin.selection import COLLECTED, STRICT_PASS
 from kvsuite.plugin.summary import write_summary
+from kvsuite.plugin.timing import named, not_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,6 +100,8 @@ class Recorder:
         """Write everything; a file that cannot be written fails a run that passed."""
         if COLLECTED in self.config.stash:
             self.timing_left_out = max(self.timing_left_out, self.config.stash[COLLECTED].timing_left_out)
+        if self.timing_asked_for and exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
+            session.exitstatus = exitstatus = pytest.ExitCode.USAGE_ERROR
         if not self.seen or self.config.option.collectonly:
             return
         self._attempt(self._write_goldens if self.settings.update else self._leave_observed)
@@ -111,6 +114,11 @@ class Recorder:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say how goldens stand, and what cases had to say."""
         write_summary(terminalreporter, self)
+
+    @property
+    def timing_asked_for(self) -> bool:
+        """Whether timing cases were left out that ``-m`` names: there were workers."""
+        return self.timing_left_out > 0 and named(self.config, "timing")
 
     def goldens(self) -> Iterator[tuple[Seen, GoldenLine, dict[str, Any]]]:
         """Yield every check of a golden: the case, the line of the record, and the packed entry."""
@@ -204,8 +212,7 @@ class Recorder:
         for name, reason in self.settings.unavailable.items():
             yield NoteLine(text=f"{name}: {reason}", level="warning")
         if self.timing_left_out:
-            text = f"{self.timing_left_out} timing cases were not run: none is, beside other workers"
-            yield NoteLine(text=text, level="warning")
+            yield NoteLine(text=not_run(self.timing_left_out), level="warning")
 
     def _engine_lines(self, layouts: dict[str, set[str]]) -> Iterator[AnyLine]:
         from kvsuite.golden.key import PER_OPENING, engine_hash

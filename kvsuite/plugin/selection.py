@@ -17,6 +17,7 @@ from kvsuite.plugin.deviations import Deviation, Known, known_deviations
 from kvsuite.plugin.notes import is_case, notes_of
 from kvsuite.plugin.options import SETTINGS, on_worker
 from kvsuite.plugin.subjects import subjects_of
+from kvsuite.plugin.timing import leave_no_benchmark, lift_benchmark_skip, named
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -61,7 +62,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None]:
-    """Take note of what was collected; mark known deviations; leave timing out beside other workers."""
+    """Take note of what was collected; mark known deviations; leave out what runs where -m names it."""
     before = list(items)
     settings = config.stash[SETTINGS]
     engines = (*settings.engines, *settings.specimens)
@@ -69,19 +70,16 @@ def pytest_collection_modifyitems(
     for item in before:
         _mark_deviation(item, known)
     yield
-    if "slow" not in str(config.getoption("markexpr", default="")):
-        _deselect(config, items, [item for item in items if item.get_closest_marker("slow")])
-    timing = [item for item in items if on_worker(config) and item.get_closest_marker("timing")]
-    _deselect(config, items, timing)
+    timing = _leave_out_marked(config, items) if settings.active else 0
     config.stash[COLLECTED] = Collected(
         cases=frozenset(case_id(item) for item in before if is_case(item)),
         golden_cases=frozenset(case_id(item) for item in before if _takes(item, "golden")),
         deviations=known.concerning((name, _version_of(config, name)) for name in engines),
-        timing_left_out=len(timing),
+        timing_left_out=timing,
         missing=_missing(session, before),
     )
     if on_worker(config):
-        config.workeroutput["kvsuite_timing"] = len(timing)  # type: ignore[attr-defined]
+        config.workeroutput["kvsuite_timing"] = timing  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -147,6 +145,23 @@ def _stand_ins(metafunc: pytest.Metafunc) -> tuple[str, ...]:
         for name in settings.specimens
         if name in settings.unavailable or wanted <= subjects.spec(name).capabilities
     )
+
+
+def _leave_out_marked(config: pytest.Config, items: list[pytest.Item]) -> int:
+    """Deselect what is slow or timed and was not asked for; return how many timing cases were left out.
+
+    A timing case runs where ``-m`` names it, in a session without workers.
+    """
+    if not named(config, "slow"):
+        _deselect(config, items, [item for item in items if item.get_closest_marker("slow")])
+    timing = [item for item in items if item.get_closest_marker("timing")]
+    if named(config, "timing") and not on_worker(config):
+        lift_benchmark_skip(config, timing)
+        return 0
+    _deselect(config, items, timing)
+    if timing:
+        leave_no_benchmark(config, items)
+    return len(timing)
 
 
 def _deselect(config: pytest.Config, items: list[pytest.Item], left_out: list[pytest.Item]) -> None:

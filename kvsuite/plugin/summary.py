@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from kvsuite.golden.judge import Verdict
+from kvsuite.plugin.timing import not_run
 
 if TYPE_CHECKING:
     import pytest
@@ -105,15 +106,13 @@ def _claim_lines(recorder: Recorder) -> list[tuple[str, str]]:
 
 def _case_lines(recorder: Recorder) -> list[tuple[str, str]]:
     lines = []
-    if recorder.seen and set(recorder.devices()) != {"cpu"}:
+    if recorder.devices().keys() - {"cpu"}:
         ran = ", ".join(f"{count} on {device}" for device, count in sorted(recorder.devices().items()))
         lines.append((f"cases: {ran}", ""))
     for seen in recorder.seen.values():
         if seen.outcome == "passed" and seen.notes:
             lines += [(text, "green") for text in seen.notes.get("summary", ())]
     if recorder.timing_left_out:
-        how = "pytest -n 0 -m timing --benchmark-only"
-        lines.append(
-            (f"timing: not run ({recorder.timing_left_out} cases left out of a parallel run; {how})", "")
-        )
+        text = not_run(recorder.timing_left_out, asked_for=recorder.timing_asked_for)
+        lines.append((text, "red" if recorder.timing_asked_for else ""))
     return lines

@@ -41,11 +41,11 @@ def test_one_card_one_thread_no_torch_and_no_timing(
     beside = project.runpytest_subprocess("--engine=acme", "cases/conformance/test_more.py", "-n", "2")
     beside.assert_outcomes(passed=4)
     assert {line for line in beside.outlines if " sees " in line} == {"gw0 sees 2", "gw1 sees 5"}
-    beside.stdout.fnmatch_lines(["timing: not run (1 cases left out of a parallel run; *)"])
+    beside.stdout.fnmatch_lines(["timing: not run (1 case, which runs alone: *)"])
 
 
 def test_timing_runs_alone(project: pytest.Pytester, add_case: Callable[..., None]) -> None:
     add_case(CASES)
-    alone = project.runpytest("--engine=acme", "-k", "test_time")
+    alone = project.runpytest("--engine=acme", "-k", "test_time", "-m", "timing")
     alone.assert_outcomes(passed=1, deselected=9)
     assert "timing: not run" not in alone.stdout.str()

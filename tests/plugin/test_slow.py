@@ -1,4 +1,4 @@
-"""Cases marked slow run where the mark expression names them, whatever else it asks for."""
+"""Cases marked slow or timing run where the mark expression names them, whatever else it asks for."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def test_moments(engine_name):
 @pytest.mark.parametrize(
     ("expression", "ran"),
     [
-        (None, ["test_moments", "test_timed"]),
+        (None, ["test_moments"]),
         ("not timing", ["test_moments"]),
         ("timing", ["test_timed"]),
         ("slow", ["test_minutes"]),
         ("slow or timing", ["test_minutes", "test_timed"]),
     ],
 )
-def test_slow_cases_run_where_they_are_named(
+def test_they_run_where_they_are_named(
     project: pytest.Pytester, add_case: Callable[..., None], expression: str | None, ran: list[str]
 ) -> None:
     add_case(CASES)

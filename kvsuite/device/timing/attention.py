@@ -120,7 +120,7 @@ class AttentionBench:
 
     def _paged(self, sequences: int, context: int, size: int) -> Callable[[], object]:
         view, table = self.view(size), self.table(sequences, context, size)
-        query, lengths, scale = self._asked(sequences, context)
+        query, lengths, scale = self.asked(sequences, context)
         kernel = self.kernel
         if isinstance(kernel, FlashInferKernel):
             run = kernel.planned(view, table, lengths, query_heads=self.shape.query_heads, scale=scale)
@@ -129,11 +129,12 @@ class AttentionBench:
 
     def _contiguous(self, sequences: int, context: int) -> Callable[[], object]:
         view = self.view(context)
-        query, lengths, scale = self._asked(sequences, context)
+        query, lengths, scale = self.asked(sequences, context)
         control = self.control
         return lambda: control(query, view, None, lengths, block_size=context, scale=scale)
 
-    def _asked(self, sequences: int, context: int) -> tuple[torch.Tensor, torch.Tensor, float]:
+    def asked(self, sequences: int, context: int) -> tuple[torch.Tensor, torch.Tensor, float]:
+        """Return query, lengths and scale of every call at a point."""
         shape = (sequences, self.shape.query_heads, self.shape.head_dim)
         draw = torch.Generator(self.device).manual_seed(context)
         query = torch.randn(shape, generator=draw, device=self.device).to(self.pool.buffer.dtype)

@@ -76,7 +76,7 @@ class DecoderBench:
         table = torch.zeros(len(tables), max(map(len, tables)), dtype=torch.int32)
         for row, blocks in zip(table.numpy(), tables, strict=True):
             row[: len(blocks)] = blocks
-        batch = self._batch(table, torch.tensor(lengths, dtype=torch.int32), view.block_size)
+        batch = self.batch(table, torch.tensor(lengths, dtype=torch.int32), view.block_size)
         return self._layer_us(batch, view)
 
     def head_us(self, sequences: int) -> float:
@@ -87,7 +87,7 @@ class DecoderBench:
         width = -(-SHORT_CONTEXT // size)
         table = torch.arange(load.sequences * width, dtype=torch.int32).view(-1, width)
         lengths = torch.full((load.sequences,), SHORT_CONTEXT, dtype=torch.int32)
-        batch, view = self._batch(table, lengths, size), self._view(size)
+        batch, view = self.batch(table, lengths, size), self._view(size)
         return Task((What(part=REST, load=load),), lambda: self._layer_us(batch, view)[1:])
 
     def _layer_us(self, batch: DecodeBatch, view: KVView) -> tuple[float, float]:
@@ -100,7 +100,8 @@ class DecoderBench:
         attention = self._inner.take_us()
         return attention, max(0.0, whole - attention)
 
-    def _batch(self, table: torch.Tensor, lengths: torch.Tensor, size: int) -> DecodeBatch:
+    def batch(self, table: torch.Tensor, lengths: torch.Tensor, size: int) -> DecodeBatch:
+        """Return a step of sequences of ``lengths``, the new token included; both int32, in host memory."""
         last = lengths.long() - 1
         slots = table[torch.arange(len(table)), last // size].long() * size + last % size
         parts = (torch.zeros(len(table), dtype=torch.int64), slots, table, lengths)
