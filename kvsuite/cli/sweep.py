@@ -19,7 +19,7 @@ def sweep(
         typer.Option(
             metavar="NAME,...",
             help="Contiguous controls, at least one; contiguous-one-block is as fast as paging.  "
-            "[default: contiguous-max, contiguous-pow2, contiguous-exact]",
+            "[default: contiguous-max, contiguous-pow2, contiguous-exact; with --slo contiguous-one-block]",
         ),
     ] = None,
     engine: Annotated[
@@ -115,9 +115,10 @@ def sweep(
     from kvsuite.cli.sweep_decide import decision_order
     from kvsuite.cli.sweep_run import SweepOrder, run
     from kvsuite.replay.scheduler import SchedulerConfig
-    from kvsuite.sweep.cells import DEFAULT_CONTROLS
+    from kvsuite.sweep.cells import CLOCKED_CONTROLS, DEFAULT_CONTROLS
     from kvsuite.sweep.plan import DEFAULT_SIZES
 
+    usual_controls = DEFAULT_CONTROLS if slo is None else CLOCKED_CONTROLS
     order = SweepOrder(
         traces=tuple(trace),
         trace_options=TraceOptions(
@@ -144,7 +145,7 @@ def sweep(
         scheduler=SchedulerConfig(max_sequences, max_step_tokens, parse_duration_us(step)),
         engines=tuple(engine.split(",")),
         sizes=DEFAULT_SIZES if sizes is None else parse_block_sizes(sizes),
-        controls=DEFAULT_CONTROLS if controls is None else _names(controls),
+        controls=usual_controls if controls is None else _names(controls),
         pools=parse_pools(o.default_pool(*trace) if pool is None else pool),
         core=core,
         workers=workers,

@@ -144,7 +144,7 @@ class DecisionOrder:
 
     def _recipe(self, plan: SweepPlan, source: CostSource, measurement: Measurement) -> Recipe:
         (ref,), (pool_bytes,) = plan.traces, plan.pools_bytes
-        engines = [option.engine for option in measurement.options if option.engine]
+        engines = [option.engine for option in measurement.candidates]
         return Recipe(
             engine=engines[0] if engines else REFERENCE,
             engine_options=tuple(plan.engine_options.items()),

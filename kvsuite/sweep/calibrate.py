@@ -8,11 +8,13 @@ found them. A step of the model is
 
 Attention is taken cold: between two steps a layer's weights pass through the caches. A prefill chunk adds its
 tokens and pairs; its fixed cost is the reading of the same weights, which a step pays once.
+
+A contiguous control pays for its own attention, and for no table entry and no block.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 SCHEMA = 1
-BY_SIZE = ("attention", MANAGER)
+ATTENTION, CONTROL = "attention", "control"
+BY_SIZE = (ATTENTION, MANAGER)
 """Parts that are timed at each block size; the others cost the same at all."""
 _COSTS = {
     BASE: "base_us",
@@ -41,6 +44,8 @@ _COSTS = {
 }
 _DRAWN_APART = 0x5EED
 """Keeps drawn costs from the stream that the spread of the fits was drawn from."""
+Rows = dict[tuple[str, int | None], tuple[float, ...]]
+"""Costs by part, and by block size where the part has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +102,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """How often each part that was timed stands in a step of the model."""
         layers = self.layers / self.layers_timed
         head = self.vocabulary / self.head_rows_timed
-        return {part: layers if part in ("attention", "rest", "prefill") else 1.0 for part in TERMS} | {
+        return {part: layers if part in (ATTENTION, "rest", "prefill") else 1.0 for part in TERMS} | {
             "head": head
         }
 
@@ -107,8 +112,19 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         **Raises:** `ConfigError` for one that was not timed.
         """
         self._check_size(block_size)
-        fits = {fit.part: fit for fit in self.fits if fit.block_size in (None, block_size)}
-        return self._sum({part: fit.costs_us for part, fit in fits.items()})
+        return self._sum(self._fitted(block_size))
+
+    def control_costs(self) -> StepCosts:
+        """Return what a step costs a contiguous control.
+
+        Attention is fitted to the control's own timings, which may be of another kernel. The rest is what the
+        largest block pays, less table entries and blocks: a sequence has one run from its admission to its
+        end, and what handing that out costs is left out.
+
+        **Raises:** `ConfigError` where the control was not timed.
+        """
+        (attention,) = _rows(control_timings(self.timings)).values()
+        return self._sum_of_control(self._fitted(self._largest) | {ATTENTION: attention})
 
     def draw(self, seed: int) -> dict[int, StepCosts]:
         """Return the costs of every size as a repeat might have found them.
@@ -116,19 +132,37 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Rounds are drawn with replacement, the same ones for every part and size: what slowed a round down
         slowed all of it.
         """
-        drawn: dict[tuple[str, int | None], tuple[float, ...]] = {}
-        for timings in fitted_together(self.timings):
-            costs = timings.costs(np.random.default_rng([_DRAWN_APART, seed])).tolist()
-            rows = zip(timings.sizes, costs, strict=True)
-            drawn |= {(timings.part, size): tuple(row) for size, row in rows}
-        return {
-            size: self._sum({part: drawn[part, size if part in BY_SIZE else None] for part in TERMS})
-            for size in self.block_sizes
-        }
+        drawn = self._drawn(seed)
+        return {size: self._sum(_at(size, drawn)) for size in self.block_sizes}
+
+    def draw_control(self, seed: int) -> StepCosts:
+        """Return `control_costs` as a repeat might have found them, of the same rounds as `draw`.
+
+        **Raises:** `ConfigError` where the control was not timed.
+        """
+        (attention,) = _rows(control_timings(self.timings), seed).values()
+        return self._sum_of_control(_at(self._largest, self._drawn(seed)) | {ATTENTION: attention})
 
     def fit(self, part: str, block_size: int | None = None) -> PartFit:
         """Return the fit of a part; ``block_size`` is for those of `BY_SIZE`."""
         return next(fit for fit in self.fits if (fit.part, fit.block_size) == (part, block_size))
+
+    @property
+    def _largest(self) -> int:
+        """The block size whose sequences take a block least often: what a call costs shows best there."""
+        return self.block_sizes[-1]
+
+    def _fitted(self, block_size: int) -> dict[str, tuple[float, ...]]:
+        return {fit.part: fit.costs_us for fit in self.fits if fit.block_size in (None, block_size)}
+
+    def _drawn(self, seed: int) -> Rows:
+        drawn: Rows = {}
+        for timings in fitted_together(self.timings):
+            drawn |= _rows(timings, seed)
+        return drawn
+
+    def _sum_of_control(self, costs: Mapping[str, tuple[float, ...]]) -> StepCosts:
+        return replace(self._sum(costs), table_entry_us=0.0, block_us=0.0)
 
     def _sum(self, costs: Mapping[str, tuple[float, ...]]) -> StepCosts:
         total = dict.fromkeys(_COSTS.values(), 0.0)
@@ -159,7 +193,7 @@ def fitted_together(timings: Iterable[Timing]) -> Iterator[PartTimings]:
     by_part: dict[str, dict[int | None, list[Timing]]] = {part: {} for part in TERMS}
     for timing in timings:
         what = timing.what
-        if what.part in TERMS and what.cold == (what.part == "attention"):
+        if what.part in TERMS and what.cold == (what.part == ATTENTION):
             by_part[what.part].setdefault(what.block_size, []).append(timing)
     for part, by_size in by_part.items():
         if not by_size:
@@ -170,12 +204,34 @@ def fitted_together(timings: Iterable[Timing]) -> Iterator[PartTimings]:
             yield PartTimings(part, by_size)
 
 
+def control_timings(timings: Iterable[Timing]) -> PartTimings:
+    """Return the cold timings of the contiguous control: attention without a block size.
+
+    **Raises:** `ConfigError` where it was not timed, or at too few loads.
+    """
+    cold = [timing for timing in timings if timing.what.part == CONTROL and timing.what.cold]
+    if not cold:
+        raise ConfigError("the contiguous control was not timed: calibrate again")
+    return PartTimings(ATTENTION, {None: cold})
+
+
 def fit_all(timings: Iterable[Timing]) -> list[PartFit]:
     """Return the fit of every part, at every block size where it has one.
 
     **Raises:** `ConfigError` as `fitted_together`.
     """
     return [fit for each in fitted_together(timings) for fit in each.fits()]
+
+
+def _rows(timings: PartTimings, seed: int | None = None) -> Rows:
+    """Return the costs of a part at each of its sizes; with ``seed``, those of a draw."""
+    chance = None if seed is None else np.random.default_rng([_DRAWN_APART, seed])
+    rows = zip(timings.sizes, timings.costs(chance).tolist(), strict=True)
+    return {(timings.part, size): tuple(row) for size, row in rows}
+
+
+def _at(block_size: int, rows: Rows) -> dict[str, tuple[float, ...]]:
+    return {part: rows[part, block_size if part in BY_SIZE else None] for part in TERMS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,3 +263,10 @@ class CalibratedCosts:
         if repeat not in self._drawn:
             self._drawn[repeat] = self.calibration.draw(repeat)
         return self._drawn[repeat][block_size]
+
+    def draw_control(self, repeat: int) -> StepCosts:
+        """Return the costs of a contiguous control, from the rounds of `draw`; the fitted ones for repeat 0.
+
+        **Raises:** `ConfigError` where the control was not timed.
+        """
+        return self.calibration.draw_control(repeat) if repeat else self.calibration.control_costs()

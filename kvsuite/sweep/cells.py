@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kvsuite.sweep.traces import TraceRef
     from kvsuite.trace.model import Trace
 
-_COMPILED: dict[str, type[ReferenceEngine]] = {"reference": ReferenceEngine, OneBlock.name: OneBlock}
+COMPILED: dict[str, type[ReferenceEngine]] = {"reference": ReferenceEngine, OneBlock.name: OneBlock}
 """Engines that the compiled core has too."""
 Core = Literal["auto", "compiled", "step"]
 Scalar = int | str | bool
@@ -45,6 +45,8 @@ REFERENCE = "reference"
 CONTROLS = ("contiguous-max", "contiguous-pow2", "contiguous-exact", OneBlock.name)
 DEFAULT_CONTROLS = CONTROLS[:3]
 """The fourth stands in for the first on traces that are too long for the step-by-step driver."""
+CLOCKED_CONTROLS = CONTROLS[3:]
+"""Controls of a decision unless others are named: each is replayed once a repeat."""
 CONTROL_BLOCK_SIZE = 1
 """A control hands out single slots, in one unbroken run a sequence."""
 LEDGER_ROWS = 256
@@ -87,7 +89,7 @@ class Cell:
     @property
     def is_compiled(self) -> bool:
         """Whether it runs on the compiled core here."""
-        return self.engine in _COMPILED and self.core != "step" and (self.core == "compiled" or has_numba())
+        return self.engine in COMPILED and self.core != "step" and (self.core == "compiled" or has_numba())
 
     @cached_property
     def key(self) -> str:
@@ -164,7 +166,7 @@ def _run_compiled(cell: Cell, trace: Trace) -> CellResult:
             cell.config(trace),
             cell.scheduler,
             requests=cell.trace.requests(cell.scheduler.step_us),
-            engine=_COMPILED[cell.engine],
+            engine=COMPILED[cell.engine],
             progress=raise_if_stopped,
             max_buckets=LEDGER_BUCKETS,
         )

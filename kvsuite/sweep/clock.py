@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from kvsuite.engine.reference import ReferenceEngine
 from kvsuite.errors import ConfigError
 from kvsuite.ledger.summary import summary_of
 from kvsuite.replay.batch import Ending, SchedulerConfig
@@ -88,11 +89,12 @@ def clocked_replay(
     *,
     max_buckets: int | None = 1024,
     requests: Requests | None = None,
+    engine: type[ReferenceEngine] = ReferenceEngine,
     progress: Callable[[int, int], None] | None = None,
 ) -> ClockedReplay:
     """Take ``trace`` through the reference engine on the compiled core; see `compiled_replay` there.
 
-    **Raises:** `ConfigError` for what `ReferenceEngine` refuses, and where numba is not there.
+    **Raises:** `ConfigError` for what ``engine`` refuses, and where numba is not there.
     """
     if not has_numba():
         raise ConfigError(
@@ -103,7 +105,13 @@ def clocked_replay(
 
     scheduler = replace(scheduler, costs=costs)
     done = compiled_replay(
-        trace, config, scheduler, requests=requests, max_buckets=max_buckets, progress=progress
+        trace,
+        config,
+        scheduler,
+        requests=requests,
+        engine=engine,
+        max_buckets=max_buckets,
+        progress=progress,
     )
     return _clocked(trace, done, done.clock, done.fates.ending, done.fates.arrived_step)
 

@@ -1,8 +1,10 @@
 """Where step costs come from: a calibration, or a stated cost model in a file.
 
-    {"device": "...", "kernel": "...", "spread": 0.01, "blocks": {"16": {"base_us": 9000, "sequence_us": 40}}}
+    {"device": "...", "kernel": "...", "spread": 0.01, "blocks": {"16": {"base_us": 9000, "sequence_us": 40}},
+     "control": {"base_us": 8900, "sequence_us": 40}}
 
-A stated model is a projection like a calibration of another device, unless it names the device it is used on.
+``control`` is what a step costs a contiguous control; without it, controls are not judged. A stated model is
+a projection like a calibration of another device, unless it names the device it is used on.
 """
 
 from __future__ import annotations
@@ -18,6 +20,10 @@ from kvsuite.sweep.clock import StepCosts
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+_OF_CONTROL = 0
+"""Stands for a block size in the seed of a control's draws."""
 
 
 class CostSource(Protocol):
@@ -40,6 +46,12 @@ class CostSource(Protocol):
     def draw(self, block_size: int, repeat: int) -> StepCosts:
         """Return costs drawn from their spread: the same for the same repeat; the medians for repeat 0."""
 
+    def draw_control(self, repeat: int) -> StepCosts:
+        """Return what a step costs a contiguous control, drawn likewise: no table entry and no block costs.
+
+        **Raises:** `ConfigError` where that is not known.
+        """
+
 
 class StatedCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A cost model as it is written down: costs by block size, and one relative spread of them all."""
@@ -49,12 +61,19 @@ class StatedCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     blocks: dict[int, StepCosts]
     spread: float = 0.0
     """Standard deviation of the logarithm of a draw's factor, which is the same for all costs of a step."""
+    control: StepCosts | None = None
+    """What a step costs a contiguous control."""
 
     def __post_init__(self) -> None:
         if not self.blocks or self.spread < 0 or not self.device or not self.kernel:
             raise ValueError("expected a device, a kernel, one block size or more, and a spread of 0 or more")
         if min(self.blocks) < 1:
             raise ValueError(f"block size {min(self.blocks)}: expected a size of 1 or more")
+        if self.control is not None and (self.control.table_entry_us or self.control.block_us):
+            raise ValueError(
+                "control: expected no table_entry_us and no block_us, as a contiguous sequence has neither "
+                f"table nor blocks; found {self.control.table_entry_us:g} and {self.control.block_us:g}"
+            )
 
     def costs(self, block_size: int) -> StepCosts:
         """Return the stated costs; see `CostSource`."""
@@ -69,10 +88,20 @@ class StatedCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def draw(self, block_size: int, repeat: int) -> StepCosts:
         """Return the stated costs times a seeded factor; see `CostSource`."""
-        costs = self.costs(block_size)
+        return self._drawn(self.costs(block_size), repeat, block_size)
+
+    def draw_control(self, repeat: int) -> StepCosts:
+        """Return the stated costs of a control times a seeded factor; see `CostSource`."""
+        if self.control is None:
+            raise ConfigError(
+                'no costs of a contiguous control are stated: give them as "control" beside "blocks"'
+            )
+        return self._drawn(self.control, repeat, _OF_CONTROL)
+
+    def _drawn(self, costs: StepCosts, repeat: int, stream: int) -> StepCosts:
         if not repeat or not self.spread:
             return costs
-        rng = np.random.default_rng([repeat, block_size])
+        rng = np.random.default_rng([repeat, stream])
         factor = float(np.exp(self.spread * rng.standard_normal()))
         return StepCosts(*(factor * cost for cost in astuple(costs)))
 

@@ -114,7 +114,7 @@ class Decided:
         )
 
     def _trend(self) -> tuple[float | None, float | None]:
-        ran = [measured for measured in self.measurement.options if measured.ran]
+        ran = self.measurement.candidates
         depths = [float(self.measurement.load.table_depth(measured.cell)) for measured in ran]
         return trend(depths, [measured.step_us[0] for measured in ran])
 
@@ -179,7 +179,7 @@ def _said(decided: Decided) -> str:
     decision, slo = decided.decision, decided.recipe.slo
     if decision.result == "SLO unreachable on this device":
         return (
-            f"SLO unreachable on this device: no option qualifies a token under {slo}. "
+            f"SLO unreachable on this device: no {_candidate(decided)} qualifies a token under {slo}. "
             "Nothing ships; give a larger budget, a faster kernel or device, or a smaller model."
         )
     if decision.result == "no verdict":
@@ -187,8 +187,8 @@ def _said(decided: Decided) -> str:
     if decision.result == "not decided by latency":
         favoured = "" if decision.favoured is None else decision.favoured.name
         return (
-            f"Not decided by latency: all options qualify the same tokens under {slo}, within the noise. "
-            f"By memory alone it would be {favoured}."
+            f"Not decided by latency: all {_candidate(decided)}s qualify the same tokens under {slo}, within "
+            f"the noise. By memory alone it would be {favoured}."
         )
     assert decision.shipped is not None
     ruling = decision.ruling(decision.shipped.name)
@@ -213,8 +213,13 @@ def _mean(tokens: Sequence[int]) -> float:
     return sum(tokens) / len(tokens)
 
 
+def _candidate(decided: Decided) -> str:
+    """Return what may ship, in a word: a control qualifies tokens and is none."""
+    return BLOCK_SIZE if decided.factor == BLOCK_SIZE else "option"
+
+
 def _no_verdict(decided: Decided) -> str:
-    ran = [option for option in decided.measurement.options if option.ran]
+    ran = decided.measurement.candidates
     unfit = [f"{option.name} ({option.unfit})" for option in ran if option.unfit is not None]
     if unfit:
         return f"No verdict: nothing that qualifies tokens is fit to ship: {'; '.join(unfit)}."

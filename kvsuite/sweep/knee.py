@@ -75,6 +75,11 @@ class Ratio:
     low: float
     high: float
 
+    @property
+    def is_tie(self) -> bool:
+        """Whether it may be 1 by the interval, and is not too far below."""
+        return self.high >= 1 and self.value >= 1 - NOISE_CAP
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
@@ -122,10 +127,10 @@ def decide(options: Sequence[Option], *, least: int = MIN_SIZES) -> Decision:
             rulings=tuple(_unserved(option) for option in options),
         )
     best = max(fit, key=lambda option: (sum(option.qualified_tokens), *_rank(option)))
-    tied = sorted((option for option in fit if _ties(option, best)), key=_rank)
+    tied = sorted((option for option in fit if _ratio_to(best, option).is_tie), key=_rank)
     favoured = _favoured(tied)
     undecided = len(tied) == len(candidates)
-    rulings = tuple(_ruling(option, favoured, best, tied) for option in options)
+    rulings = tuple(_ruling(option, favoured, best) for option in options)
     if not undecided:
         rulings = _with_reason_to_ship(rulings, favoured)
     return Decision(
@@ -173,9 +178,8 @@ def _rank(option: Option) -> tuple[int, float, str]:
     return option.block_size, -option.overhead, option.name
 
 
-def _ties(option: Option, best: Option) -> bool:
-    ratio = ratio_of(option.qualified_tokens, best.qualified_tokens)
-    return ratio.high >= 1 and ratio.value >= 1 - NOISE_CAP
+def _ratio_to(best: Option, option: Option) -> Ratio:
+    return ratio_of(option.qualified_tokens, best.qualified_tokens)
 
 
 def _favoured(tied: Sequence[Option]) -> Option:
@@ -184,13 +188,13 @@ def _favoured(tied: Sequence[Option]) -> Option:
     return max((option for option in tied if option.slack_share - least <= EXTRA_SLACK), key=_rank)
 
 
-def _ruling(option: Option, favoured: Option, best: Option, tied: Sequence[Option]) -> Ruling:
+def _ruling(option: Option, favoured: Option, best: Option) -> Ruling:
     if not option.ran:
         return _unruled(option)
-    ratio = ratio_of(option.qualified_tokens, best.qualified_tokens)
+    ratio = _ratio_to(best, option)
     if option is favoured:
         return Ruling(option=option, verdict="inspect", cause="latency", ratio=ratio)
-    verdict, cause = _loss(option, favoured, is_tied=option in tied)
+    verdict, cause = _loss(option, favoured, is_tied=ratio.is_tie)
     return Ruling(option=option, verdict=verdict, cause=cause, ratio=ratio)
 
 
@@ -221,12 +225,16 @@ def _with_reason_to_ship(rulings: tuple[Ruling, ...], shipped: Option) -> tuple[
 
 
 def _unserved(option: Option) -> Ruling:
-    """Return the ruling on an option that qualifies no token: latency keeps it from it, or a lack of room."""
+    """Return the ruling on an option that qualifies no token: latency keeps it from it, or a lack of room.
+
+    A control may qualify some where no size does; it is the rule against controls that keeps it.
+    """
     if not option.ran:
         return _unruled(option)
     if option.unfit is not None or not option.completed_tokens:
         return Ruling(option=option, verdict="reject", cause="refusal")
-    return Ruling(option=option, verdict="inspect", cause="latency")
+    serves = option.is_control and sum(option.qualified_tokens) > 0
+    return Ruling(option=option, verdict="inspect", cause="dominated" if serves else "latency")
 
 
 def _unruled(option: Option) -> Ruling:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsuite.engine.registry import open_engine
 from kvsuite.errors import ConfigError, EngineError
 from kvsuite.golden.key import SHOWN, engine_hash
 from kvsuite.ledger.row import INDEX
+from kvsuite.sweep.cells import COMPILED
 from kvsuite.sweep.charge import charged
-from kvsuite.sweep.clock import ClockedReplay, StepCosts, clocked_replay
+from kvsuite.sweep.clock import ClockedReplay, StepCosts, clocked_replay, clocked_replay_on
 from kvsuite.sweep.knee import MIN_REPEATS, Option
 from kvsuite.sweep.slo import Served, Slo, served
 
@@ -30,10 +32,9 @@ if TYPE_CHECKING:
     from kvsuite.trace.model import Trace
 
 Clock = Callable[["Cell", "Trace", StepCosts], ClockedReplay]
-"""Replays a paged cell with the time that each step takes; raises `ConfigError` for one that is refused."""
+"""Replays a cell with the time that each step takes; raises `ConfigError` for one that is refused."""
 Progress = Callable[[int, int, tuple[str, ...]], None]
 
-NOT_CLOCKED = "a control has no clock here: it is compared by memory alone, in the table of the sweep"
 COLD_SHARE = 0.05
 """Of the requests of a trace: at most so many are cold."""
 
@@ -47,8 +48,8 @@ class Load:
     """Of each sequence."""
 
     def table_depth(self, cell: Cell) -> int:
-        """Return the entries of one table."""
-        return max(1, -(-self.context_tokens // cell.block_size))
+        """Return the entries of one table; a control has no table."""
+        return 0 if cell.is_control else max(1, -(-self.context_tokens // cell.block_size))
 
     def step_us(self, cell: Cell, costs: StepCosts) -> float:
         """Return the duration of a decode step at this load through the cell's tables."""
@@ -63,8 +64,11 @@ class Measured:
 
     cell: Cell
     name: str
+    costs: list[StepCosts] = field(default_factory=list)
+    """As drawn, one a repeat."""
     table_bytes: int = 0
     pool_blocks: int = 0
+    """In blocks of the cell's size: of a control, slots."""
     refused: str | None = None
     unjudged: str | None = None
     unfit: str | None = None
@@ -94,8 +98,11 @@ class Measured:
 
     @property
     def spare_blocks(self) -> int | None:
-        """Blocks free or reclaimable when the pool was fullest; each sample that diverges takes one."""
-        if self.summary is None:
+        """Blocks free or reclaimable when the pool was fullest; each sample that diverges takes one.
+
+        A control has slots in place of blocks, and nothing of it is shared.
+        """
+        if self.summary is None or self.cell.is_control:
             return None
         return self.summary.spec.usable_blocks - self.summary.peak("live_blocks")
 
@@ -109,7 +116,7 @@ class Measured:
                 refused=self.refused,
                 unjudged=self.unjudged,
             )
-        slots = self.summary.spec.num_blocks * self.summary.spec.block_size
+        slots = self.pool_blocks * self.cell.block_size
         return Option(
             name=self.name,
             block_size=self.cell.block_size,
@@ -133,6 +140,11 @@ class Measurement:
     load: Load
     repeats: int
 
+    @property
+    def candidates(self) -> list[Measured]:
+        """Options with figures that may ship: controls apart."""
+        return _candidates(self.options)
+
 
 def measure(
     cells: Sequence[tuple[str, Cell]],
@@ -146,23 +158,23 @@ def measure(
 ) -> Measurement:
     """Clock every cell, each called by its name, ``repeats`` times.
 
-    An engine that refuses a cell, and a pool that its tables fill, are options with their reason.
+    An engine that refuses a cell, a pool that its tables fill, and a control without costs are options with
+    their reason. Where the cold phase ends, and the load at which steps are compared, is up to those that may
+    ship: a decision among them does not change with the controls beside it.
 
     **Raises:** `ConfigError` for block sizes without costs.
     """
-    options = [Measured(cell=cell, name=name) for name, cell in cells]
+    options = [_option(cell, name, source, repeats) for name, cell in cells]
     firsts: dict[str, ClockedReplay] = {}
     told = 0
     for measured in options:
-        if measured.cell.is_control:
-            measured.unjudged = NOT_CLOCKED
-        else:
-            costs = source.draw(measured.cell.block_size, 0)
-            for first in _first(measured, trace, costs, clock):
+        if measured.unjudged is None:
+            for first in _first(measured, trace, clock):
                 firsts[measured.name] = first
         told = _tell(progress, told, len(options) * repeats, measured)
-    boundary_us = cold_until_us(trace, list(firsts.values()))
-    load = _load(options)
+    candidates = _candidates(options)
+    boundary_us = cold_until_us(trace, [firsts[measured.name] for measured in candidates])
+    load = _load(candidates)
     for measured in options:
         if measured.ran:
             first = firsts.pop(measured.name)
@@ -172,29 +184,33 @@ def measure(
         for measured in options:
             if measured.ran:
                 cell, _ = charged(measured.cell, trace)
-                costs = source.draw(measured.cell.block_size, repeat)
-                _add(measured, clock(cell, trace, costs), slo, boundary_us)
+                _add(measured, clock(cell, trace, measured.costs[repeat]), slo, boundary_us)
             told = _tell(progress, told, len(options) * repeats, measured)
     for measured in options:
         if measured.ran:
-            size = measured.cell.block_size
-            measured.step_us = [load.step_us(measured.cell, source.draw(size, k)) for k in range(repeats)]
+            measured.step_us = [load.step_us(measured.cell, costs) for costs in measured.costs]
     return Measurement(options=tuple(options), cold_until_us=boundary_us, load=load, repeats=repeats)
 
 
 def clock_cell(cell: Cell, trace: Trace, costs: StepCosts) -> ClockedReplay:
-    """Replay a cell of the reference engine on the compiled core, each step as long as it costs.
+    """Replay a cell, each step as long as it costs, on the core that `run_cell` replays it on.
 
-    **Raises:** `ConfigError` for what the engine refuses.
+    ``trace`` is the cell's own, which then is converted once for all replays, or another one.
+
+    **Raises:** `ConfigError` and `EngineError` for what the engine refuses.
     """
-    return clocked_replay(trace, cell.config(trace), cell.scheduler, costs)
+    config = cell.config(trace)
+    if not cell.is_compiled:
+        return clocked_replay_on(open_engine(cell.engine, config), trace, cell.scheduler, costs)
+    known = cell.trace.requests(cell.scheduler.step_us) if cell.trace.open() is trace else None
+    return clocked_replay(trace, config, cell.scheduler, costs, requests=known, engine=COMPILED[cell.engine])
 
 
 def cold_until_us(trace: Trace, replays: Sequence[ClockedReplay]) -> float:
     """Return when the cold phase ends, the same for every option.
 
-    That is when `COLD_SHARE` of the requests have arrived, or at the first full pool of any option (a step
-    that finds no block free, or refuses an admission), whichever comes first.
+    That is when `COLD_SHARE` of the requests have arrived, or at the first full pool of any of ``replays`` (a
+    step that finds no block free, or refuses an admission), whichever comes first.
     """
     if not replays or not len(trace):
         return 0.0
@@ -203,14 +219,29 @@ def cold_until_us(trace: Trace, replays: Sequence[ClockedReplay]) -> float:
     return min([share_us, *(_first_full_us(replay) for replay in replays)])
 
 
-def _first(
-    measured: Measured, trace: Trace, costs: StepCosts, clock: Clock
-) -> tuple[ClockedReplay] | tuple[()]:
+def _candidates(options: Sequence[Measured]) -> list[Measured]:
+    return [measured for measured in options if measured.ran and not measured.cell.is_control]
+
+
+def _option(cell: Cell, name: str, source: CostSource, repeats: int) -> Measured:
+    """Return an option with the costs of its repeats; a control without any has the reason."""
+    measured = Measured(cell=cell, name=name)
+    if not cell.is_control:
+        measured.costs = [source.draw(cell.block_size, repeat) for repeat in range(repeats)]
+        return measured
+    try:
+        measured.costs = [source.draw_control(repeat) for repeat in range(repeats)]
+    except ConfigError as unknown:
+        measured.unjudged = str(unknown)
+    return measured
+
+
+def _first(measured: Measured, trace: Trace, clock: Clock) -> tuple[ClockedReplay] | tuple[()]:
     """Clock an option for the first time; nothing, with the reason kept, where it is refused."""
     try:
         cell, measured.table_bytes = charged(measured.cell, trace)
         measured.pool_blocks = cell.config(trace).num_blocks
-        clocked = clock(cell, trace, costs)
+        clocked = clock(cell, trace, measured.costs[0])
     except (ConfigError, EngineError) as refusal:
         measured.refused = str(refusal)
         return ()
@@ -235,13 +266,11 @@ def _first_full_us(clocked: ClockedReplay) -> float:
     return float(clocked.step_end_us[min(row, len(clocked.step_end_us) - 1)])
 
 
-def _load(options: Sequence[Measured]) -> Load:
-    """Return the median, over the options that ran, of mean sequences and mean context."""
-    running = [measured.mean("running") for measured in options if measured.ran]
+def _load(ran: Sequence[Measured]) -> Load:
+    """Return the median, over options that ran, of mean sequences and mean context."""
+    running = [measured.mean("running") for measured in ran]
     lengths = [
-        measured.mean("logical") / measured.mean("running")
-        for measured in options
-        if measured.ran and measured.mean("running")
+        measured.mean("logical") / measured.mean("running") for measured in ran if measured.mean("running")
     ]
     return Load(round(np.median(running)) if running else 0, round(np.median(lengths)) if lengths else 0)
 

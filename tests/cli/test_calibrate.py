@@ -73,8 +73,9 @@ def test_a_sweep_decides_by_a_calibration(kvsuite: Callable[..., Ran], tmp_path:
     assert ran.code == 0, ran.out + ran.err
     (line,) = read_record(tmp_path / "run" / "run.jsonl").decisions
     assert not line.projected
-    found = {row.verdict for row in line.rows if row.option.startswith("block")}
+    found = {row.verdict for row in line.rows}
     assert found <= {"ship", "reject", "inspect"}
+    assert [(row.control, row.table_depth, row.unjudged) for row in line.rows[-1:]] == [(True, 0, None)]
     other = kvsuite(*asked, "--layers", 5, *slo, "--out", "other")
     assert other.code == 2
     assert "calibration of something else: layout" in other.err

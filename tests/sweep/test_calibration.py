@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsuite.cache.layout import Dtype, model_layout
-from kvsuite.device.timing.rounds import Load
+from kvsuite.device.timing.rounds import Load, Timing
 from kvsuite.errors import ConfigError, RecordError
 from kvsuite.sweep.calibrate import CalibratedCosts, fit_all
 from kvsuite.sweep.calibration_file import layout_hash, read_calibration, write_calibration
@@ -52,6 +52,38 @@ def test_block_sizes_differ_by_what_a_token_costs(size: int) -> None:
     costs, other = calibration().costs(size), calibration().costs(16)
     assert costs.context_token_us == pytest.approx(32 * TOKEN_US[size])
     assert (costs.base_us, costs.sequence_us) == pytest.approx((other.base_us, other.sequence_us))
+
+
+def test_a_control_pays_for_its_own_attention_and_for_no_table_and_no_block() -> None:
+    """32 layers of attention (24, 5, 1 us) in place of a block's; 0.5 us of the manager a sequence."""
+    assert values(calibration().control_costs()) == pytest.approx(
+        [32 * (24 + 500) + 8 * 100 + 4, 32 * (5 + 20) + 8 * 5 + 1 + 0.5, 32 * 1, 32 * 8, 32 * 0.25, 0, 0]
+    )
+    assert CalibratedCosts(calibration()).draw_control(0) == calibration().control_costs()
+
+
+def test_a_control_pays_the_manager_at_the_largest_block() -> None:
+    """A call takes 0.5 us in blocks of 1 and 16 tokens, and 0.75 in blocks of 64."""
+    given = [
+        Timing(t.what, tuple(us + 0.25 * t.what.load.sequences for us in t.rounds_us))
+        if (t.what.part, t.what.block_size) == ("manager", 64)
+        else t
+        for t in timings()
+    ]
+    dear = msgspec.structs.replace(calibration(), timings=given, fits=fit_all(given))
+    more = dear.control_costs().sequence_us - calibration().control_costs().sequence_us
+    assert more == pytest.approx(0.25)
+    assert dear.draw_control(1).sequence_us == pytest.approx(dear.control_costs().sequence_us)
+
+
+def test_a_calibration_without_a_control_has_costs_of_sizes_alone() -> None:
+    kept = [timing for timing in calibration().timings if timing.what.part != "control"]
+    made = msgspec.structs.replace(calibration(), timings=kept)
+    assert made.costs(16) == calibration().costs(16)
+    assert made.draw(1) == calibration().draw(1)
+    for repeat in (0, 1):
+        with pytest.raises(ConfigError, match="the contiguous control was not timed: calibrate again"):
+            CalibratedCosts(made).draw_control(repeat)
 
 
 def test_a_size_that_was_not_timed_has_no_costs() -> None:
@@ -100,6 +132,7 @@ def test_rounds_are_drawn_alike_for_all_sizes() -> None:
     for seed in range(8):
         drawn = together.draw(seed)
         ratios = {round(drawn[size].context_token_us / (32 * TOKEN_US[size]), 9) for size in SIZES}
+        ratios.add(round(together.draw_control(seed).context_token_us / 32, 9))
         assert len(ratios) == 1
 
 
@@ -107,6 +140,8 @@ def test_repeat_zero_is_what_was_fitted_and_others_are_drawn() -> None:
     costs = CalibratedCosts(NOISY)
     assert costs.draw(16, 0) == costs.costs(16) == NOISY.costs(16)
     assert costs.draw(16, 3) == NOISY.draw(3)[16]
+    assert costs.draw_control(0) == NOISY.control_costs()
+    assert costs.draw_control(3) == NOISY.draw_control(3) != NOISY.control_costs()
     assert (costs.device, costs.kernel) == ("A processor", "c-prefetch 00112233445566ff")
     with pytest.raises(ConfigError, match="block size 8"):
         costs.draw(8, 3)
@@ -201,7 +236,7 @@ def test_layouts_have_hashes_of_their_own(other: object) -> None:
 def test_figures_are_those_of_the_largest_load() -> None:
     """32 sequences of 128 tokens: at block 16, 40 + 6 * 32 + 2 * 4096 = 8,424 us for 4,096 tokens of 4,096
     bytes; plain reading moves 10 MB in a millisecond. A layer's rest takes 500 + 20 * 32, and 8 heads of 260
-    stand beside 32 layers. The control pays 1 us a token."""
+    stand beside 32 layers. The control pays 24 us, and 5 a sequence, and 1 a token."""
     made = calibration()
     assert largest_load(made) == Load(sequences=32, context_tokens=4096)
     assert read_bytes_per_s(made) == pytest.approx(1e10)
@@ -211,7 +246,7 @@ def test_figures_are_those_of_the_largest_load() -> None:
     assert figures[16].read_share == pytest.approx(4096 * 4096 / 8424e-6 / 1e10)
     assert figures[16].attention_share == pytest.approx(32 * 8424 / (32 * (8424 + 1140) + 8 * 260))
     loads = [(1, 64), (1, 1024), (8, 2048), (32, 4096)]
-    ratios = sorted((40 + 6 * n + 2 * t) / (40 + 6 * n + t) for n, t in loads)
+    ratios = sorted((40 + 6 * n + 2 * t) / (24 + 5 * n + t) for n, t in loads)
     assert figures[16].ratio.middle == pytest.approx((ratios[1] + ratios[2]) / 2)
     assert figures[16].warm_ratio == pytest.approx(figures[16].ratio)
 

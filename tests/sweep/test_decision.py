@@ -3,85 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from kvsuite.cache.layout import model_layout
 from kvsuite.errors import ConfigError
-from kvsuite.replay.scheduler import SchedulerConfig
 from kvsuite.sweep.burst import DivergenceBurst
 from kvsuite.sweep.charge import blocks_left, charged, table_bytes
 from kvsuite.sweep.clock import StepCosts
-from kvsuite.sweep.costs import StatedCosts, read_costs
-from kvsuite.sweep.decision import Decided, decided, trend
+from kvsuite.sweep.costs import read_costs
+from kvsuite.sweep.decision import trend
 from kvsuite.sweep.lifecycle import Lifecycle
-from kvsuite.sweep.measure import Load, Measurement, measure
-from kvsuite.sweep.plan import SweepPlan
-from kvsuite.sweep.recipe import Recipe, changes, compare
+from kvsuite.sweep.measure import Load
+from kvsuite.sweep.recipe import changes, compare
 from kvsuite.sweep.slo import Slo
-from kvsuite.sweep.traces import TraceRef
 from kvsuite.sweep.trial import Trial
-from tests.sweep.burst_clock import burst, burst_clock
+from tests.sweep.burst_clock import burst
+from tests.sweep.decisions import DEEP, LAYOUT, SIZES, judged, measured, plan, stated
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from kvsuite.cache.layout import Layout
-    from kvsuite.trace.model import Trace
-
-LAYOUT = model_layout("tiny")  # 128 bytes a token: 2 layers x (k, v) x 2 heads x 8 x 2 bytes
-DEEP = LAYOUT.with_(num_layers=32)  # 2048 bytes: tables weigh little
-SIZES = (1, 2, 4, 8, 16)
-HERE = "this processor"
-
-
-def plan(
-    trace: Trace,
-    slots: int,
-    sizes: tuple[int, ...] = SIZES,
-    layout: Layout = LAYOUT,
-    max_sequences: int = 16,
-) -> SweepPlan:
-    """Return a sweep on a pool of so many slots."""
-    return SweepPlan(
-        traces=(TraceRef.of(trace),),
-        layout=layout,
-        pools_bytes=(slots * layout.bytes_per_token,),
-        scheduler=SchedulerConfig(max_sequences=max_sequences, max_step_tokens=4096),
-        sizes=sizes,
-        controls=("contiguous-max",),
-        prefix_cache=False,
-    )
-
-
-def stated(costs: StepCosts | dict[int, StepCosts], spread: float = 0.0, device: str = HERE) -> StatedCosts:
-    blocks = costs if isinstance(costs, dict) else dict.fromkeys((*SIZES, 32, 64), costs)
-    return StatedCosts(device=device, kernel="stated", blocks=blocks, spread=spread)
-
-
-def measured(swept: SweepPlan, source: StatedCosts, slo: Slo, repeats: int = 3) -> Measurement:
-    cells = [(cell.option, cell) for cell in swept.cells()]
-    return measure(cells, swept.traces[0].open(), source, slo, burst_clock, repeats=repeats)
-
-
-def judged(swept: SweepPlan, source: StatedCosts, slo: Slo, **more: Any) -> Decided:
-    recipe = Recipe(
-        engine="reference",
-        engine_options=(),
-        kernel=source.kernel,
-        layout=swept.layout,
-        sharing=swept.prefix_cache,
-        scheduler=swept.scheduler,
-        watermark_blocks=0,
-        max_model_tokens=1,
-        pool_bytes=swept.pools_bytes[0],
-        trace_hash=swept.traces[0].content_hash,
-        slo=slo,
-        device=source.device,
-    )
-    return decided(measured(swept, source, slo), recipe, here=HERE, **more)
 
 
 def test_tables_by_hand() -> None:
@@ -190,7 +132,9 @@ def test_an_unreachable_slo_ships_nothing_and_exits_with_4() -> None:
     assert (done.decision.result, done.exit_code) == ("SLO unreachable on this device", 4)
     line = done.line(trace="t", engine="reference")
     assert line.shipped is None
-    assert line.sentence.startswith("SLO unreachable on this device: no option qualifies a token under ttft=")
+    assert line.sentence.startswith(
+        "SLO unreachable on this device: no block size qualifies a token under ttft="
+    )
 
 
 def test_a_projection_says_so_and_gates_nothing() -> None:
@@ -282,7 +226,10 @@ def test_refused_options_and_controls_are_rows_with_their_reason() -> None:
     assert rows[-2].refused is not None
     assert "leave no block of 64 tokens" in rows[-2].refused
     assert (rows[-2].verdict, rows[-2].cause) == ("reject", "refusal")
-    assert rows[-1].unjudged is not None
+    assert rows[-1].unjudged == (
+        'no costs of a contiguous control are stated: give them as "control" beside "blocks"'
+    )
+    assert rows[-1].signal == f"not judged: {rows[-1].unjudged}"
     assert (rows[-1].verdict, rows[-1].control) == (None, True)
 
 
@@ -309,13 +256,15 @@ def test_phases_part_at_the_same_moment_for_every_option() -> None:
 
 def test_step_times_are_compared_at_one_load() -> None:
     """10 sequences of 100 tokens through blocks of 16: 7 entries each, 10 / 16 blocks a step."""
-    (_, _, _, _, sixteen, _) = plan(burst(1, prompt=9, output=3), 100).cells()
+    (_, _, _, _, sixteen, control) = plan(burst(1, prompt=9, output=3), 100).cells()
     costs = StepCosts(
         base_us=1, sequence_us=10, context_token_us=2, prefill_token_us=9, table_entry_us=3, block_us=16
     )
     load = Load(sequences=10, context_tokens=100)
     assert load.table_depth(sixteen) == 7
     assert load.step_us(sixteen, costs) == pytest.approx(1 + 100 + 2000 + 210 + 10)
+    assert load.table_depth(control) == 0
+    assert load.step_us(control, replace(costs, block_us=0)) == pytest.approx(1 + 100 + 2000)
 
 
 def test_the_trend_of_step_time_over_depth() -> None:
@@ -333,6 +282,10 @@ def test_stated_costs_come_from_a_file(tmp_path: Path) -> None:
     assert source.costs(16) == StepCosts(base_us=5)
     with pytest.raises(ConfigError, match="no costs for blocks of 8 tokens: there are some for 16"):
         source.costs(8)
+    with pytest.raises(ConfigError, match="no costs of a contiguous control are stated"):
+        source.draw_control(0)
+    path.write_text('{"device": "d", "kernel": "k", "blocks": {"16": {}}, "control": {"base_us": 4}}')
+    assert read_costs(path).draw_control(0) == StepCosts(base_us=4)
 
 
 @pytest.mark.parametrize(
@@ -345,6 +298,14 @@ def test_stated_costs_come_from_a_file(tmp_path: Path) -> None:
             "base_us is -1.0, expected 0 or more",
         ),
         ('{"device": "d", "kernel": "k", "blocks": {"0": {}}}', "a size of 1 or more"),
+        (
+            '{"device": "d", "kernel": "k", "blocks": {"1": {}}, "control": {"table_entry_us": 2}}',
+            "no table_entry_us and no block_us, .*; found 2 and 0",
+        ),
+        (
+            '{"device": "d", "kernel": "k", "blocks": {"1": {}}, "control": {"block_us": 3}}',
+            "found 0 and 3",
+        ),
     ],
 )
 def test_files_that_are_no_calibration(tmp_path: Path, text: str, message: str) -> None:

@@ -161,7 +161,10 @@ def test_no_size_qualifies_a_token() -> None:
 def test_a_control_that_qualifies_tokens_makes_no_slo_reachable() -> None:
     options = [replace(option, qualified_tokens=(0, 0, 0)) for option in KNEE]
     control = replace(KNEE[0], name="contiguous-exact", is_control=True)
-    assert decide([*options, control]).result == "SLO unreachable on this device"
+    decision = decide([*options, control])
+    assert decision.result == "SLO unreachable on this device"
+    assert said(decision)["contiguous-exact"] == ("inspect", "dominated")
+    assert said(decision)["block 1"] == ("inspect", "latency")
 
 
 def test_all_tied_is_not_decided_by_latency() -> None:
@@ -212,6 +215,28 @@ def test_a_control_is_ruled_on_and_never_ships() -> None:
     ratio = decision.ruling("contiguous-max").ratio
     assert ratio is not None
     assert ratio.value == 2
+
+
+@pytest.mark.parametrize(
+    ("tokens", "slack", "ruled"),
+    [
+        (1.0, 0.0, ("inspect", "dominated")),
+        (2.0, 0.0, ("inspect", "dominated")),
+        (0.5, 0.0, ("inspect", "latency")),
+        (1.0, 0.5, ("reject", "slack")),
+    ],
+    ids=["as-many", "more", "fewer", "fat"],
+)
+def test_a_control_that_ties_is_kept_back_by_the_rule_alone(
+    tokens: float, slack: float, ruled: tuple[str, str]
+) -> None:
+    """It reads no table, so its step is the shortest of all."""
+    got = round(tokens * KNEE[3].qualified_tokens[0])
+    control = replace(size(1, got, slack=slack, step=1.0), name="contiguous-max", is_control=True)
+    decision = decide([*KNEE, control])
+    assert said(decision)["contiguous-max"] == ruled
+    assert control not in decision.tied
+    assert decide(KNEE).rulings == decision.rulings[:-1]
 
 
 def test_what_cannot_be_paired_is_refused() -> None:
