@@ -257,13 +257,13 @@ def _add(measured: Measured, clocked: ClockedReplay, slo: Slo, boundary_us: floa
 
 
 def _first_full_us(clocked: ClockedReplay) -> float:
-    """Return the end of the first step of the first bucket of rows that saw a full pool; infinite without."""
+    """Return the end of the first bucket of rows that saw a full pool; infinite without one."""
     buckets = clocked.summary.buckets
     full = (buckets.low[:, INDEX["free"]] == 0) | (buckets.total[:, INDEX["refused_admissions"]] > 0)
     if not full.any() or not len(clocked.step_end_us):
         return float("inf")
-    row = int(full.argmax()) * buckets.rows_per_bucket
-    return float(clocked.step_end_us[min(row, len(clocked.step_end_us) - 1)])
+    rows = (int(full.argmax()) + 1) * buckets.rows_per_bucket
+    return float(clocked.step_end_us[min(rows, len(clocked.step_end_us)) - 1])
 
 
 def _load(ran: Sequence[Measured]) -> Load:
