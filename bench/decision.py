@@ -2,9 +2,9 @@
 
     python -m bench.decision AzureLLMInferenceTrace_conv.csv
 
-Every repeat runs `kvsuite calibrate` and `kvsuite sweep --slo` as a person would. The verdicts of the first one
+Every repeat runs `kvsuite calibrate` and `kvsuite sweep --slo` as a person would. The verdicts of the first
 are printed whole, then what each shipped and how long it took. What comes after ``--`` goes to the sweep, in
-place of the ones below.
+place of the options below.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import kvsuite
 from kvsuite.cli.calibrate_figures import calibration_figures, live_figures, size_table, spread_table
-from kvsuite.cli.output import print_figures, print_line, print_table, progress_bar
+from kvsuite.cli.output import check_folder, print_figures, print_line, print_table, progress_bar
 from kvsuite.cli.setup import open_trace
 from kvsuite.device.decoder_shapes import decoder_shape
 from kvsuite.device.select import device_name, resolve_device
 from kvsuite.device.timing.grid import SMALL_GRID, default_grid
-from kvsuite.errors import DeviceError
+from kvsuite.errors import DeviceError, RecordError
 from kvsuite.golden.key import slug
 from kvsuite.record.provenance import installed_packages, utc_now
 from kvsuite.replay.batch import SchedulerConfig
@@ -60,6 +60,9 @@ def run(order: CalibrateOrder) -> int:
     kernel = deciding_kernel(device, order.layout, order.kernel)
     trace = None if order.live is None else open_trace(order.live, order.trace_options)
     path = order.out or Path("reports") / f"calibration-{slug(order.model)}-{slug(kernel.name)}.json"
+    if path.is_dir():
+        raise RecordError(f"{path} is a folder: name a file with --out")
+    check_folder(path.parent)
     bench = open_bench(order, device, kernel)
     with progress_bar("calibrate") as progress:
         calibration = calibrated(order, device, bench, progress)

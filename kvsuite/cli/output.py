@@ -50,13 +50,7 @@ class RunFolder:
 
         **Raises:** `RecordError` when it cannot.
         """
-        there = next(place for place in (self.path, *self.path.absolute().parents) if place.exists())
-        if not there.is_dir():
-            raise RecordError(f"{self.path}: {there} is a file: choose another folder with --out")
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise RecordError(
-                f"{self.path}: {there} cannot be written (Permission denied): choose another with --out"
-            )
+        check_folder(self.path)
 
     def write(self, lines: Iterable[AnyLine], exit_status: int) -> None:
         """Write ``run.jsonl`` and ``report.html``, each whole or not at all, and print where they are.
@@ -79,6 +73,18 @@ class RunFolder:
         print_figures([("written", str(record)), ("written", str(page))])
 
 
+def check_folder(path: Path) -> None:
+    """Find out before long work whether a folder can be made and written.
+
+    **Raises:** `RecordError` when it cannot.
+    """
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise RecordError(f"{path}: {there} is a file: choose another folder with --out")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise RecordError(f"{path}: {there} cannot be written (Permission denied): choose another with --out")
+
+
 class _Output(Console):
     def on_broken_pipe(self) -> None:
         """End quietly when the reader has gone, and not with the code of a broken law."""
@@ -89,21 +95,23 @@ class _Output(Console):
 
 
 def console() -> Console:
-    """Return standard output; wide where it is no terminal, so that nothing is cut."""
-    out = _Output(highlight=False, soft_wrap=True)
-    return out if out.is_terminal else _Output(highlight=False, soft_wrap=True, width=_PIPE_WIDTH)
+    """Return standard output: text as it is, wide where it is no terminal, so that nothing is cut."""
+    out = _Output(highlight=False, markup=False, soft_wrap=True)
+    if not out.is_terminal:
+        out.width = _PIPE_WIDTH
+    return out
 
 
 def print_figures(figures: Iterable[tuple[str, str]]) -> None:
     """Print one line a figure."""
     out = console()
     for name, value in figures:
-        out.print(f"{name:<{_LABEL_WIDTH}}{value}", markup=False)
+        out.print(f"{name:<{_LABEL_WIDTH}}{value}")
 
 
 def print_line(text: str, style: str | None = None) -> None:
     """Print one line of text as it is."""
-    console().print(text, style=style, markup=False)
+    console().print(text, style=style)
 
 
 def print_table(table: Table) -> None:
@@ -144,7 +152,8 @@ def cells_bar(label: str) -> Iterator[Callable[[int, int, tuple[str, ...]], None
     if not err.is_terminal:
         yield lambda done, total, running: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    what = TextColumn("{task.description}", markup=False)
+    columns = (what, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task(label, total=None)
 

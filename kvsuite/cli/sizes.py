@@ -22,6 +22,8 @@ _BYTE_UNITS = {
     "TB": 10**12,
 }
 _TIME_UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000}
+_LONGEST_US = 2**53
+"""285 years: up to it a float of microseconds is exact."""
 _BUDGETS = ("ttft", "itl")
 _QUANTITY = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<unit>[A-Za-z]*)")
 
@@ -72,12 +74,14 @@ def parse_pools(text: str) -> tuple[PoolSize, ...]:
 def parse_duration_us(text: str) -> int:
     """Return the microseconds written as ``50ms``, ``0.2s`` or ``250us``; a unit is required.
 
-    **Raises:** `ConfigError` for any other text, a fraction of a microsecond, and zero.
+    **Raises:** `ConfigError` for any other text, a fraction of a microsecond, zero, and more than 2**53 us.
     """
     number, unit = _split(text, "duration", "50ms, 0.2s or 250us")
     if unit not in _TIME_UNITS_US:
         raise ConfigError(f"duration {text!r} has no known unit: expected 50ms, 0.2s or 250us")
     duration_us = number * _TIME_UNITS_US[unit]
+    if duration_us > _LONGEST_US:
+        raise ConfigError(f"duration {text!r} is longer than {_LONGEST_US} us: give a shorter one")
     if duration_us != int(duration_us) or duration_us < 1:
         raise ConfigError(f"duration {text!r} is {duration_us} us: expected a whole number of 1 or more")
     return int(duration_us)

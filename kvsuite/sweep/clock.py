@@ -39,6 +39,8 @@ __all__ = ["FEATURES", "ClockedReplay", "RequestTimes", "StepCosts", "clocked_re
 
 Float64Array = npt.NDArray[np.float64]
 _TOKENS_AT_ONCE = 1 << 22
+LEDGER_BUCKETS = 1024
+"""Buckets of steps that the ledger of a clocked replay is kept in."""
 _ENDINGS = list(Ending)
 
 
@@ -77,7 +79,7 @@ class ClockedReplay:
         """The ledger, summed up, whichever way it was replayed."""
         done = self.replay
         if isinstance(done, Replay):
-            return summary_of(done.timeline.pools[0], done.timeline.steps)
+            return summary_of(done.timeline.pools[0], done.timeline.steps, LEDGER_BUCKETS)
         return done.summary
 
 
@@ -87,7 +89,7 @@ def clocked_replay(
     scheduler: SchedulerConfig,
     costs: StepCosts,
     *,
-    max_buckets: int | None = 1024,
+    max_buckets: int | None = LEDGER_BUCKETS,
     requests: Requests | None = None,
     engine: type[ReferenceEngine] = ReferenceEngine,
     progress: Callable[[int, int], None] | None = None,

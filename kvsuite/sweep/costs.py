@@ -9,7 +9,7 @@ a projection like a calibration of another device, unless it names the device it
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -21,7 +21,10 @@ from kvsuite.sweep.clock import StepCosts
 if TYPE_CHECKING:
     from pathlib import Path
 
-
+_COSTS = tuple(field.name for field in fields(StepCosts))
+_LARGEST_US = 1e12
+"""Eleven days for one thing that a step does: sums over any trace stay numbers."""
+_LARGEST_SPREAD = 1.0
 _OF_CONTROL = 0
 """Stands for a block size in the seed of a control's draws."""
 
@@ -74,6 +77,12 @@ class StatedCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                 "control: expected no table_entry_us and no block_us, as a contiguous sequence has neither "
                 f"table nor blocks; found {self.control.table_entry_us:g} and {self.control.block_us:g}"
             )
+        if self.spread > _LARGEST_SPREAD:
+            raise ValueError(f"a spread of {self.spread:g}: expected {_LARGEST_SPREAD:g} or less")
+        stated = [*self.blocks.values(), *([] if self.control is None else [self.control])]
+        largest_us = max(max(astuple(costs)) for costs in stated)
+        if largest_us > _LARGEST_US:
+            raise ValueError(f"a cost of {largest_us:g} us: expected {_LARGEST_US:g} or less")
 
     def costs(self, block_size: int) -> StepCosts:
         """Return the stated costs; see `CostSource`."""
@@ -106,14 +115,30 @@ class StatedCosts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return StepCosts(*(factor * cost for cost in astuple(costs)))
 
 
+class _Named(msgspec.Struct):
+    """The names of the costs in a file: a cost that is called otherwise would count as none."""
+
+    blocks: dict[str, dict[str, msgspec.Raw]]
+    control: dict[str, msgspec.Raw] = {}
+
+    def __post_init__(self) -> None:
+        stated = {f"block size {size}": costs for size, costs in self.blocks.items()}
+        for where, costs in {**stated, "control": self.control}.items():
+            if unknown := [name for name in costs if name not in _COSTS]:
+                raise ValueError(f"{where}: {unknown[0]!r} is none of {', '.join(_COSTS)}")
+
+
 def read_costs(path: Path) -> CostSource:
     """Return the costs stated in a file.
 
     **Raises:** `ConfigError` for a file that cannot be read or holds something else.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=StatedCosts)
+        data = path.read_bytes()
+        stated = msgspec.json.decode(data, type=StatedCosts)
+        msgspec.json.decode(data, type=_Named)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read the calibration ({error.strerror or error})") from error
     except (msgspec.MsgspecError, ConfigError) as error:
         raise ConfigError(f"{path}: no calibration, {error}") from error
+    return stated

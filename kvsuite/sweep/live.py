@@ -79,6 +79,8 @@ def decode_batches(
 ) -> list[LiveBatch]:
     """Return ``count`` batches from the beginning of a replay on ``pool_tokens`` slots; fewer if it ends.
 
+    A replay that is over before the first stride gives the first step that decodes.
+
     **Raises:** `ConfigError` where no step of it decodes.
     """
     engine = open_engine(
@@ -93,23 +95,27 @@ def decode_batches(
     )
     parts = Stepper(trace, engine, scheduler, read_all=True).parts()
     found: list[LiveBatch] = []
+    first: LiveBatch | None = None
     frames = 0
     for part in parts:
         if not isinstance(part, Frame):
             continue
         frames += 1
-        batch = _decoding(part) if frames % STRIDE_STEPS == 0 else None
+        is_due = frames % STRIDE_STEPS == 0
+        batch = _decoding(part) if is_due or first is None else None
         if batch is not None:
-            found.append(batch)
+            first = first or batch
+            if is_due:
+                found.append(batch)
         if len(found) == count:
             break
     parts.close()
-    if not found:
+    if first is None:
         raise ConfigError(
             f"no step of the replay decodes on {pool_tokens:,} slots: give a trace whose requests fit into "
             "what was calibrated"
         )
-    return found
+    return found or [first]
 
 
 def modelled_step_us(calibration: Calibration, block_size: int, load: Load) -> float:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from kvsuite.ledger.summary import LedgerSummary
     from kvsuite.sweep.cells import Cell
+    from kvsuite.sweep.clock import Float64Array
     from kvsuite.sweep.costs import CostSource
     from kvsuite.sweep.trial import Trial
     from kvsuite.trace.model import Trace
@@ -178,13 +179,13 @@ def measure(
     for measured in options:
         if measured.ran:
             first = firsts.pop(measured.name)
-            _add(measured, first, slo, boundary_us)
+            _add(measured, first, trace, slo, boundary_us)
             measured.running_variation = _variation(first, boundary_us)
     for repeat in range(1, repeats):
         for measured in options:
             if measured.ran:
                 cell, _ = charged(measured.cell, trace)
-                _add(measured, clock(cell, trace, measured.costs[repeat]), slo, boundary_us)
+                _add(measured, clock(cell, trace, measured.costs[repeat]), trace, slo, boundary_us)
             told = _tell(progress, told, len(options) * repeats, measured)
     for measured in options:
         if measured.ran:
@@ -209,12 +210,13 @@ def clock_cell(cell: Cell, trace: Trace, costs: StepCosts) -> ClockedReplay:
 def cold_until_us(trace: Trace, replays: Sequence[ClockedReplay]) -> float:
     """Return when the cold phase ends, the same for every option.
 
-    That is when `COLD_SHARE` of the requests have arrived, or at the first full pool of any of ``replays`` (a
-    step that finds no block free, or refuses an admission), whichever comes first.
+    That is when `COLD_SHARE` of the requests have arrived by the times of the trace, or at the first full
+    pool of any of ``replays`` (a step that finds no block free, or refuses an admission), whichever comes
+    first.
     """
     if not replays or not len(trace):
         return 0.0
-    arrivals = np.sort(replays[0].times.arrival_us)
+    arrivals = np.sort(_listed_us(trace))
     share_us = float(arrivals[min(int(np.ceil(COLD_SHARE * len(arrivals))), len(arrivals) - 1)])
     return min([share_us, *(_first_full_us(replay) for replay in replays)])
 
@@ -251,9 +253,19 @@ def _first(measured: Measured, trace: Trace, clock: Clock) -> tuple[ClockedRepla
     return (clocked,)
 
 
-def _add(measured: Measured, clocked: ClockedReplay, slo: Slo, boundary_us: float) -> None:
-    measured.cold.append(served(clocked, slo, (-np.inf, boundary_us)))
-    measured.steady.append(served(clocked, slo, (boundary_us, np.inf)))
+def _add(measured: Measured, clocked: ClockedReplay, trace: Trace, slo: Slo, boundary_us: float) -> None:
+    measured.cold.append(phase(clocked, trace, slo, (-np.inf, boundary_us)))
+    measured.steady.append(phase(clocked, trace, slo, (boundary_us, np.inf)))
+
+
+def phase(clocked: ClockedReplay, trace: Trace, slo: Slo, window_us: tuple[float, float]) -> Served:
+    """Return what a replay came to over the requests that a trace lists between two times."""
+    return served(clocked, slo, window_us, listed_us=_listed_us(trace))
+
+
+def _listed_us(trace: Trace) -> Float64Array:
+    """Return when each request stands in the trace: a child too, which comes at another time each replay."""
+    return trace.arrival_us.astype(np.float64)
 
 
 def _first_full_us(clocked: ClockedReplay) -> float:

@@ -45,7 +45,7 @@ class Slo:
             raise ConfigError(f"SLO {self}: a budget is 1 us or more")
 
     def __str__(self) -> str:
-        return f"ttft={self.ttft_us / 1000:g}ms,itl={self.itl_us / 1000:g}ms"
+        return f"ttft={_exact_ms(self.ttft_us)}ms,itl={_exact_ms(self.itl_us)}ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +108,24 @@ def met(times: RequestTimes, slo: Slo) -> BoolArray:
     return answered(times) & (times.ttft_us <= slo.ttft_us) & gaps
 
 
-def served(clocked: ClockedReplay, slo: Slo, window_us: tuple[float, float] | None = None) -> Served:
+def served(
+    clocked: ClockedReplay,
+    slo: Slo,
+    window_us: tuple[float, float] | None = None,
+    *,
+    listed_us: Float64Array | None = None,
+) -> Served:
     """Return what a replay came to over the requests that arrived in ``[start, stop)``, or over all.
+
+    When a child arrives depends on the steps before. Replays are compared over the same requests where
+    ``listed_us``, float64[R], has the times that the trace lists: those then tell who is in the window.
 
     A window without an end (``stop`` is infinite) runs to the last step and has the children that never came.
     """
     times = clocked.times
     start_us, stop_us = window_us or (-np.inf, np.inf)
-    came_us = np.where(np.isnan(times.arrival_us), np.inf, times.arrival_us)  # a child may never come
+    arrival_us = times.arrival_us if listed_us is None else listed_us
+    came_us = np.where(np.isnan(arrival_us), np.inf, arrival_us)  # a child may never come
     inside = (came_us >= start_us) & ((came_us < stop_us) | (stop_us == np.inf))
     judged, hit = answered(times) & inside, met(times, slo) & inside
     missed = judged & ~hit
@@ -190,6 +200,15 @@ def interval_places(resamples: int) -> tuple[int, int]:
     (49, 1950)
     """
     return resamples // 40 - 1, resamples - resamples // 40
+
+
+def _exact_ms(us: int) -> str:
+    """Return microseconds as milliseconds, with as many digits as it takes.
+
+    >>> _exact_ms(1_000_000_500), _exact_ms(4000)
+    ('1000000.5', '4')
+    """
+    return f"{us // 1000}.{us % 1000:03}".rstrip("0").removesuffix(".")
 
 
 def _span_us(clocked: ClockedReplay, start_us: float, stop_us: float) -> float:

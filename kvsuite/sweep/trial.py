@@ -13,7 +13,7 @@ from kvsuite.sweep.burst import largest_burst
 from kvsuite.sweep.charge import charged
 from kvsuite.sweep.fullest import fullest_stretch
 from kvsuite.sweep.lifecycle import lived_through
-from kvsuite.sweep.slo import served
+from kvsuite.sweep.measure import phase
 
 if TYPE_CHECKING:
     from kvsuite.sweep.burst import DivergenceBurst
@@ -85,7 +85,7 @@ class Trials:
         steady_us = (self.measurement.cold_until_us, float("inf"))
         draws = (self.source.draw(cell.block_size, repeat) for repeat in range(self.measurement.repeats))
         return tuple(
-            served(self.clock(paid, self.trace, costs), self.slo, steady_us).qualified_tokens
+            phase(self.clock(paid, self.trace, costs), self.trace, self.slo, steady_us).qualified_tokens
             for costs in draws
         )
 

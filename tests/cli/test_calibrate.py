@@ -113,3 +113,14 @@ def test_what_cannot_be_calibrated_is_told_before_anything_is_timed(
     ran = kvsuite(*SMALL, *words)
     assert (ran.code, told in " ".join(ran.err.split())) == (code, True), ran.err
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(("out", "told"), [("there", "there is a folder"), ("file/c.json", "file is a file")])
+@pytest.mark.usefixtures("compiler")
+def test_where_nothing_can_be_written_nothing_is_timed(
+    kvsuite: Callable[..., Ran], tmp_path: Path, out: str, told: str
+) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").touch()
+    ran = kvsuite(*SMALL, "--out", out)
+    assert (ran.code, told in ran.err, ran.out) == (2, True, "")

@@ -15,7 +15,12 @@ from kvsuite.cache.layout import Dtype, model_layout
 from kvsuite.device.timing.rounds import Load, Timing
 from kvsuite.errors import ConfigError, RecordError
 from kvsuite.sweep.calibrate import CalibratedCosts, fit_all
-from kvsuite.sweep.calibration_file import layout_hash, read_calibration, write_calibration
+from kvsuite.sweep.calibration_file import (
+    layout_hash,
+    read_calibration,
+    subject_in,
+    write_calibration,
+)
 from kvsuite.sweep.calibration_view import largest_load, quartiles, read_bytes_per_s, size_figures
 from kvsuite.sweep.clock import FEATURES, StepCosts
 from kvsuite.sweep.manager_time import PROMPT_TOKENS, SEQUENCES, STEPS, manager_timings
@@ -200,6 +205,18 @@ def test_a_damaged_file_is_refused(tmp_path_factory: pytest.TempPathFactory, dat
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
     with pytest.raises(RecordError, match=re.escape(str(path))):
         read_calibration(path, subject())
+
+
+def test_what_is_left_of_a_calibration_is_told_from_other_files(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.json"
+    write_calibration(path, calibration())
+    assert subject_in(path) == subject()
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(RecordError, match=r"calibration\.json: damaged"):
+        subject_in(path)
+    path.write_text('{"device": "d", "kernel": "k", "blocks": {}}', encoding="utf-8")
+    assert subject_in(path) is None
+    assert subject_in(tmp_path / "none.json") is None
 
 
 def test_a_missing_file_and_another_schema_are_told(tmp_path: Path) -> None:

@@ -306,6 +306,18 @@ def test_stated_costs_come_from_a_file(tmp_path: Path) -> None:
             '{"device": "d", "kernel": "k", "blocks": {"1": {}}, "control": {"block_us": 3}}',
             "found 0 and 3",
         ),
+        (
+            '{"device": "d", "kernel": "k", "blocks": {"16": {"base": 9}}}',
+            "block size 16: 'base' is none of base_us, sequence_us",
+        ),
+        (
+            '{"device": "d", "kernel": "k", "blocks": {"16": {"base_us": 1e300}}}',
+            "a cost of 1e.300 us: expected 1e.12 or less",
+        ),
+        (
+            '{"device": "d", "kernel": "k", "spread": 1000, "blocks": {"16": {"base_us": 9}}}',
+            "a spread of 1000: expected 1 or less",
+        ),
     ],
 )
 def test_files_that_are_no_calibration(tmp_path: Path, text: str, message: str) -> None:

@@ -12,6 +12,8 @@ from kvsuite.device.timing.rounds import DecodeTime, Load
 from kvsuite.errors import ConfigError
 from kvsuite.replay.batch import SchedulerConfig
 from kvsuite.sweep.live import LiveBatch, decode_batches, live_steps, modelled_step_us
+from kvsuite.trace.model import TraceSource
+from kvsuite.trace.rows import Row, trace_of
 from kvsuite.trace.synthetic import synthetic
 from tests.sweep.calibrations import calibration
 
@@ -63,6 +65,14 @@ def test_block_size_changes_no_batch_where_nothing_is_short_of_room() -> None:
 def test_a_trace_that_fits_in_nowhere_has_no_batch() -> None:
     with pytest.raises(ConfigError, match="no step of the replay decodes on 16 slots"):
         decode_batches(synthetic("handbook"), TINY, SchedulerConfig(), block_size=16, pool_tokens=16, count=1)
+
+
+def test_a_replay_shorter_than_a_stride_gives_its_first_decode() -> None:
+    """A step of 5 prompt tokens, then three of one token each: lengths 6, 7 and 8."""
+    rows = [Row(timestamp=0, input_length=5, output_length=3)]
+    trace = trace_of(rows, TraceSource("invented", "one"), block_size=0)
+    (batch,) = decode_batches(trace, TINY, SchedulerConfig(), block_size=4, pool_tokens=64, count=8)
+    assert (batch.lengths, [len(table) for table in batch.tables]) == ((6,), [2])
 
 
 class FakeBench:

@@ -171,6 +171,7 @@ def test_a_larger_budget_never_loses_a_token(gaps: list[float], ttft: float, bud
 def test_texts() -> None:
     assert parse_slo("ttft=500ms,itl=50ms") == parse_slo(" itl=50000us, ttft=0.5s") == Slo(500_000, 50_000)
     assert str(Slo(500_000, 50_000)) == "ttft=500ms,itl=50ms"
+    assert str(Slo(1_000_000_500, 1)) == "ttft=1000000.5ms,itl=0.001ms"
 
 
 @pytest.mark.parametrize("text", ["", "ttft=1s", "ttft=1s,itl=1s,itl=1s", "ttft=1s,e2e=1s"])
