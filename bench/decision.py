@@ -23,7 +23,7 @@ from rich.table import Table
 from kvsuite.sweep.recipe import StoredDecision, read_decision
 
 SWEEP = (
-    "--overlay", "slow:times=55", "--pool", "448MiB", "--max-sequences", "64", "--max-step-tokens", "256",
+    "--overlay", "slow:times=55", "--pool", "384MiB", "--max-sequences", "64", "--max-step-tokens", "256",
     "--slo", "ttft=60s,itl=2s",
 )  # fmt: skip
 """The cluster's requests 55 times as far apart: what one core can serve of an eighth of the model."""

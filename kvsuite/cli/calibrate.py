@@ -54,8 +54,12 @@ def calibrate(
     from kvsuite.cli.calibrate_run import CalibrateOrder, run
     from kvsuite.cli.setup import CacheOptions, TraceOptions
     from kvsuite.cli.sizes import parse_block_sizes, parse_duration_us
+    from kvsuite.errors import ConfigError
     from kvsuite.sweep.plan import DEFAULT_SIZES
 
+    needless = [name for name, value in {"--step": step, "--limit": limit}.items() if value is not None]
+    if live is None and needless:
+        raise ConfigError(f"{needless[0]} is of the replay behind --live: give --live TRACE, or leave it out")
     order = CalibrateOrder(
         model=model,
         layout=CacheOptions(model=model, dtype=dtype, layers=layers).layout(),

@@ -67,7 +67,10 @@ def sweep(
         ),
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="Step costs of a device, which a decision needs.")
+        Path | None,
+        typer.Option(
+            help="Step costs of a device; without them this one is measured first, in about a minute."
+        ),
     ] = None,
     decision: Annotated[
         Path | None,
@@ -78,7 +81,7 @@ def sweep(
         typer.Option(
             metavar="NAME=V1,V2",
             help="Decide over this instead of block sizes: prefix-cache, watermark-blocks, max-sequences, "
-            "max-step-tokens, pool, or an option of the engine's own. Needs one size.",
+            "max-step-tokens, pool, pool-policy, or an option of the engine's own. Needs one size.",
         ),
     ] = None,
     burst: Annotated[

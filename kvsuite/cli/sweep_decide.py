@@ -2,61 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from kvsuite.cli.output import cells_bar, print_figures, print_line, print_table
-from kvsuite.cli.setup import parse_engine_options
-from kvsuite.cli.sizes import parse_pool, parse_slo
-from kvsuite.cli.sweep_costs import open_costs
+from kvsuite.cli.sizes import parse_slo
+from kvsuite.cli.sweep_costs import calibrate_into, local_device, open_costs
+from kvsuite.cli.sweep_vary import parse_vary
 from kvsuite.cli.sweep_verdicts import decision_figures, phase_table, verdict_table
-from kvsuite.device.select import device_name
 from kvsuite.errors import ConfigError
 from kvsuite.sweep import measure as measured
-from kvsuite.sweep.cells import REFERENCE
 from kvsuite.sweep.decision import BLOCK_SIZE, decided
 from kvsuite.sweep.lengths import longest_declared_tokens
 from kvsuite.sweep.recipe import Recipe, compare, read_decision, write_decision
 from kvsuite.sweep.trial import Trials
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
+    from kvsuite.cli.sweep_vary import Vary
     from kvsuite.record.schema import DecisionLine
-    from kvsuite.sweep.cells import Cell
     from kvsuite.sweep.costs import CostSource
     from kvsuite.sweep.measure import Measurement
     from kvsuite.sweep.plan import SweepPlan
     from kvsuite.sweep.recipe import StoredDecision
     from kvsuite.sweep.slo import Slo
 
-Scalar = int | str | bool
-
 DECISION_NAME = "decision.json"
-_NO_COSTS = (
-    "--slo asks for a decision, and a decision needs what a step costs on this device: measure it with "
-    "`kvsuite calibrate` and give the file as --calibration, or leave out --slo"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Vary:
-    """A factor that options differ in instead of block size, and its values."""
-
-    name: str
-    values: tuple[Scalar, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name}={','.join(map(_text, self.values))}"
-
-    def cells(self, cell: Cell) -> Iterator[tuple[str, Cell]]:
-        """Yield one cell a value, each with its name.
-
-        **Raises:** `ConfigError` for a value that the factor cannot have.
-        """
-        for value in self.values:
-            yield f"{self.name}={_text(value)}", _varied(cell, self.name, value)
+CALIBRATION_NAME = "calibration.json"
+"""In the folder of a run that was given none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +40,8 @@ class DecisionOrder:
     """What `kvsuite sweep --slo` was asked for."""
 
     slo: Slo
-    calibration: Path
+    calibration: Path | None
+    """``None``: this device is measured first."""
     stored: Path | None
     vary: Vary | None
     burst: int = 0
@@ -86,28 +63,43 @@ class DecisionOrder:
     def check(self, plan: SweepPlan) -> None:
         """Find out before the long work whether the sweep can be decided.
 
-        **Raises:** `ConfigError` for more than one trace or pool, an engine other than the reference, and a
-        factor that is varied at more than one block size, and for sizes that the calibration does not have.
+        **Raises:** `ConfigError` for more than one trace, pool or engine, and for a factor that is varied at
+        more than one block size, or to a value that it cannot have.
         """
-        for what, number in (("trace", len(plan.traces)), ("pool", len(plan.pools_bytes))):
-            if number != 1:
-                raise ConfigError(f"--slo decides on one {what}, and {number} are given: give one at a time")
-        if plan.engines != (REFERENCE,):
-            raise ConfigError(
-                f"--slo decides for the engine {REFERENCE}, with a clock: found {', '.join(plan.engines)}"
-            )
+        given = {"trace": plan.traces, "pool": plan.pools_bytes, "engine": plan.engines}
+        for what, values in given.items():
+            if len(values) != 1:
+                raise ConfigError(
+                    f"--slo decides on one {what}, and {len(values)} are given: give one at a time"
+                )
         if self.vary is not None and len(plan.sizes) != 1:
             raise ConfigError(
                 f"--vary {self.vary} changes one factor at a time: give one block size, such as --sizes 16; "
                 f"found {len(plan.sizes)}"
             )
-        source = open_costs(self.calibration, plan.layout)
+        if self.vary is not None:
+            list(self.vary.cells(plan.cells()[0]))
+
+    def costs(self, plan: SweepPlan, model: str, folder: Path, *, fresh: bool) -> CostSource:
+        """Return what steps cost; without a calibration this device is measured, into the folder of the run.
+
+        A calibration that lies there already is taken, unless all is to be done ``fresh``.
+
+        **Raises:** `ConfigError` for sizes that the calibration does not have.
+        """
+        path = self.calibration or folder / CALIBRATION_NAME
+        if self.calibration is None:
+            if fresh:
+                path.unlink(missing_ok=True)
+            calibrate_into(path, model, plan.layout, plan.sizes)
+        source = open_costs(path, plan.layout)
         for size in plan.sizes:
             source.costs(size)
+        return source
 
-    def decide(self, plan: SweepPlan, stored: StoredDecision | None) -> SweepDecision:
+    def decide(self, plan: SweepPlan, source: CostSource, stored: StoredDecision | None) -> SweepDecision:
         """Clock every option, judge them, and hold the decision against the stored one."""
-        (ref,), source = plan.traces, open_costs(self.calibration, plan.layout)
+        (ref,), (engine,) = plan.traces, plan.engines
         trace = ref.open()
         cells = [(cell.option, cell) for cell in plan.cells()]
         if self.vary is not None:
@@ -119,7 +111,7 @@ class DecisionOrder:
         done = decided(
             measurement,
             self._recipe(plan, source, measurement),
-            here=device_name("cpu"),
+            here=local_device(source.device),
             factor=BLOCK_SIZE if self.vary is None else self.vary.name,
             trials=Trials(
                 trace=trace,
@@ -130,14 +122,12 @@ class DecisionOrder:
                 declared_burst=self.burst,
             ),
         )
-        line = done.line(trace=ref.name, engine=REFERENCE)
+        line = done.line(trace=ref.name, engine=engine)
         kept = done.stored(line)
         against = None if stored is None else compare(stored, kept)
         gates = against is not None and against.changed and not done.projected
         return SweepDecision(
-            line=done.line(
-                trace=ref.name, engine=REFERENCE, compared=None if against is None else against.said
-            ),
+            line=structs.replace(line, compared=None if against is None else against.said),
             kept=kept,
             exit_code=done.exit_code or int(gates),
         )
@@ -146,7 +136,7 @@ class DecisionOrder:
         (ref,), (pool_bytes,) = plan.traces, plan.pools_bytes
         engines = [option.engine for option in measurement.candidates]
         return Recipe(
-            engine=engines[0] if engines else REFERENCE,
+            engine=engines[0] if engines else plan.engines[0],
             engine_options=tuple(plan.engine_options.items()),
             kernel=source.kernel,
             layout=plan.layout,
@@ -157,6 +147,7 @@ class DecisionOrder:
             pool_bytes=pool_bytes,
             trace_hash=ref.content_hash,
             slo=self.slo,
+            sizes=plan.sizes,
             device=source.device,
             declared_burst=self.burst,
             varied="" if self.vary is None else str(self.vary),
@@ -200,8 +191,7 @@ def decision_order(
 ) -> DecisionOrder | None:
     """Return what is to be decided; ``None`` without ``--slo``.
 
-    **Raises:** `ConfigError` for options that need ``--slo``, for an SLO without costs, and for texts that
-    cannot be read.
+    **Raises:** `ConfigError` for options that need ``--slo``, and for texts that cannot be read.
     """
     if slo is None:
         given = {"--calibration": calibration, "--decision": stored, "--vary": vary, "--burst": burst}
@@ -209,8 +199,6 @@ def decision_order(
             raise ConfigError(f"{needless[0]} belongs to a decision: give --slo, such as ttft=500ms,itl=50ms")
         return None
     budgets = parse_slo(slo)
-    if calibration is None:
-        raise ConfigError(_NO_COSTS)
     return DecisionOrder(
         slo=budgets,
         calibration=calibration,
@@ -218,52 +206,3 @@ def decision_order(
         vary=None if vary is None else parse_vary(vary),
         burst=burst or 0,
     )
-
-
-def parse_vary(text: str) -> Vary:
-    """Return the factor written as ``NAME=V1,V2``.
-
-    **Raises:** `ConfigError` for any other text, and for fewer than two values or one that comes twice.
-
-    >>> str(parse_vary("prefix-cache=true,false"))
-    'prefix-cache=true,false'
-    """
-    name, _, values = text.partition("=")
-    parts = [part.strip() for part in values.split(",")]
-    if not name or len(parts) < 2 or not all(parts) or len(set(parts)) != len(parts):
-        raise ConfigError(
-            f"--vary {text!r}: expected NAME=V1,V2 with two values or more, such as prefix-cache=true,false"
-        )
-    return Vary(name, tuple(parse_engine_options([f"{name}={part}"])[name] for part in parts))
-
-
-def _varied(cell: Cell, name: str, value: Scalar) -> Cell:
-    match name:
-        case "prefix-cache" if isinstance(value, bool):
-            return replace(cell, prefix_cache=value)
-        case "watermark-blocks" if type(value) is int:
-            return replace(cell, watermark_blocks=value)
-        case "max-sequences" if type(value) is int:
-            return replace(cell, scheduler=replace(cell.scheduler, max_sequences=value))
-        case "max-step-tokens" if type(value) is int:
-            return replace(cell, scheduler=replace(cell.scheduler, max_step_tokens=value))
-        case "pool":
-            pool = parse_pool(str(value))
-            if pool.unit == "bytes":
-                return replace(cell, pool_bytes=pool.count)
-        case _ if name not in _EXPECTED:
-            return replace(cell, options=tuple(sorted({**dict(cell.options), name: value}.items())))
-    raise ConfigError(f"--vary {name}: {_text(value)!r} is none of its values: expected {_EXPECTED[name]}")
-
-
-_EXPECTED = {
-    "prefix-cache": "true or false",
-    "watermark-blocks": "whole numbers",
-    "max-sequences": "whole numbers",
-    "max-step-tokens": "whole numbers",
-    "pool": "sizes in bytes, such as 20GiB",
-}
-
-
-def _text(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

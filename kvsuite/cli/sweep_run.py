@@ -120,8 +120,10 @@ def run(order: SweepOrder) -> int:
     folder.check()
     stored = None if order.decision is None else order.decision.stored_decision(folder.path)
     plan = order.plan()
+    costs = None
     if order.decision is not None:
         order.decision.check(plan)
+        costs = order.decision.costs(plan, order.cache.model, folder.path, fresh=order.fresh)
     cells = plan.cells()
     make_executor = executor_maker(order.workers, cells)
     store = CellStore(folder.path / CELLS_FOLDER)
@@ -134,7 +136,9 @@ def run(order: SweepOrder) -> int:
         results = run_cells(cells, make_executor, store=store, progress=progress)
     print_table(sweep_table(plan, cells, results))
     print_figures(outcome_figures(cells, results))
-    decision = None if order.decision is None else order.decision.decide(plan, stored)
+    decision = None
+    if order.decision is not None and costs is not None:
+        decision = order.decision.decide(plan, costs, stored)
     if decision is not None:
         decision.show()
     for note in notes(plan, is_decided=decision is not None):

@@ -118,7 +118,9 @@ def _memory(view: DecisionView) -> Chart:
                 }
                 for s in series
             ],
-            "layout": layout("tokens a block", "", xaxis=_size_axis(view), yaxis={"tickformat": ".1~%"}),
+            "layout": layout(
+                "tokens a block", "share of the pool", xaxis=_size_axis(view), yaxis={"tickformat": ".1~%"}
+            ),
         },
         legend=legend_of(series),
         table=data_table(

@@ -223,9 +223,13 @@ def _no_verdict(decided: Decided) -> str:
     unfit = [f"{option.name} ({option.unfit})" for option in ran if option.unfit is not None]
     if unfit:
         return f"No verdict: nothing that qualifies tokens is fit to ship: {'; '.join(unfit)}."
+    options = decided.measurement.options
+    refused = next((option for option in options if option.refused and not option.cell.is_control), None)
+    because = "" if refused is None else f" {refused.name} was refused: {refused.refused}."
     if decided.factor == BLOCK_SIZE:
-        return f"No verdict: {len(ran)} block sizes ran, expected {MIN_SIZES} or more; give more --sizes."
-    return f"No verdict: {len(ran)} values of {decided.factor} ran, expected {MIN_VALUES} or more."
+        told = f"No verdict: {len(ran)} block sizes ran, expected {MIN_SIZES} or more"
+        return f"{told}.{because}" if because else f"{told}; give more --sizes."
+    return f"No verdict: {len(ran)} values of {decided.factor} ran, expected {MIN_VALUES} or more.{because}"
 
 
 def _ranks(values: Float64Array) -> Float64Array:

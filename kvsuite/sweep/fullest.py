@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kvsuite.engine.reference import ReferenceEngine
+from kvsuite.engine.registry import open_engine
 from kvsuite.ledger.row import INDEX
 from kvsuite.replay.driver import replay
-from kvsuite.sweep.cells import has_numba
+from kvsuite.sweep.cells import COMPILED
 from kvsuite.sweep.charge import charged
 from kvsuite.sweep.lengths import longest_declared_tokens
 
 if TYPE_CHECKING:
-    from kvsuite.engine.config import EngineConfig
     from kvsuite.engine.snapshot import Int64Array
     from kvsuite.ledger.timeline import PoolTimeline
     from kvsuite.replay.batch import SchedulerConfig
@@ -65,20 +64,22 @@ class Stretch:
         """Replay it, or what was made of its trace, and keep every row."""
         trace = trace or self.trace
         scheduler = replace(self.cell.scheduler, costs=self.costs)
-        return (_compiled if has_numba() else _stepped)(trace, self.cell.config(trace), scheduler)
+        if self.cell.is_compiled:
+            return _compiled(trace, self.cell, scheduler)
+        return _stepped(trace, self.cell, scheduler)
 
 
-def _compiled(trace: Trace, config: EngineConfig, scheduler: SchedulerConfig) -> Rows:
+def _compiled(trace: Trace, cell: Cell, scheduler: SchedulerConfig) -> Rows:
     from kvsuite.replay.compiled.replay import compiled_replay
 
-    done = compiled_replay(trace, config, scheduler)
+    done = compiled_replay(trace, cell.config(trace), scheduler, engine=COMPILED[cell.engine])
     assert done.timeline is not None
     assert done.clock is not None
     return Rows(done.timeline.pools[0], done.clock, done.fates.arrived_step, done.fates.ended_step)
 
 
-def _stepped(trace: Trace, config: EngineConfig, scheduler: SchedulerConfig) -> Rows:
-    done = replay(trace, ReferenceEngine(config), scheduler=scheduler)
+def _stepped(trace: Trace, cell: Cell, scheduler: SchedulerConfig) -> Rows:
+    done = replay(trace, open_engine(cell.engine, cell.config(trace)), scheduler=scheduler)
     assert done.clock is not None
     steps = [(outcome.arrived_step, outcome.ended_step) for outcome in done.outcomes]
     arrived, ended = np.array([[-1 if s is None else s for s in pair] for pair in steps]).reshape(-1, 2).T

@@ -20,6 +20,7 @@ from kvsuite.sweep.cells import COMPILED
 from kvsuite.sweep.charge import charged
 from kvsuite.sweep.clock import ClockedReplay, StepCosts, clocked_replay, clocked_replay_on
 from kvsuite.sweep.knee import MIN_REPEATS, Option
+from kvsuite.sweep.load import Load
 from kvsuite.sweep.slo import Served, Slo, served
 
 if TYPE_CHECKING:
@@ -38,25 +39,6 @@ Progress = Callable[[int, int, tuple[str, ...]], None]
 
 COLD_SHARE = 0.05
 """Of the requests of a trace: at most so many are cold."""
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The load at which step times are compared: the same for every option."""
-
-    sequences: int
-    context_tokens: int
-    """Of each sequence."""
-
-    def table_depth(self, cell: Cell) -> int:
-        """Return the entries of one table; a control has no table."""
-        return 0 if cell.is_control else max(1, -(-self.context_tokens // cell.block_size))
-
-    def step_us(self, cell: Cell, costs: StepCosts) -> float:
-        """Return the duration of a decode step at this load through the cell's tables."""
-        read, entries = self.sequences * self.context_tokens, self.sequences * self.table_depth(cell)
-        whole_us = costs.step_us([1, self.sequences, read, 0, 0, entries, 0])
-        return whole_us + costs.block_us * self.sequences / cell.block_size
 
 
 @dataclass(kw_only=True)
@@ -202,7 +184,10 @@ def clock_cell(cell: Cell, trace: Trace, costs: StepCosts) -> ClockedReplay:
     """
     config = cell.config(trace)
     if not cell.is_compiled:
-        return clocked_replay_on(open_engine(cell.engine, config), trace, cell.scheduler, costs)
+        engine = open_engine(cell.engine, config)
+        if len(engine.spec.pools) != 1:
+            raise ConfigError(f"{len(engine.spec.pools)} pools: a decision compares engines of one pool")
+        return clocked_replay_on(engine, trace, cell.scheduler, costs)
     known = cell.trace.requests(cell.scheduler.step_us) if cell.trace.open() is trace else None
     return clocked_replay(trace, config, cell.scheduler, costs, requests=known, engine=COMPILED[cell.engine])
 

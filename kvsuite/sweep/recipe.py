@@ -47,6 +47,8 @@ class Recipe:
     pool_bytes: int
     trace_hash: str
     slo: Slo
+    sizes: tuple[int, ...]
+    """Block sizes that were compared."""
     device: str
     declared_burst: int = 0
     """Samples that may diverge at once; 0 where none is declared."""
@@ -69,6 +71,7 @@ class Recipe:
             "trace_hash": self.trace_hash,
             "slo.ttft_us": self.slo.ttft_us,
             "slo.itl_us": self.slo.itl_us,
+            "sizes": ",".join(map(str, self.sizes)),
             "device": self.device,
             **({"declared_burst": self.declared_burst} if self.declared_burst else {}),
             **({"varied": self.varied} if self.varied else {}),
@@ -171,8 +174,8 @@ def compare(stored: StoredDecision, now: StoredDecision) -> Comparison:
 
 
 def _given(values: dict[str, Any]) -> Iterator[tuple[str, Scalar]]:
-    """Yield what is set: a part that is ``None`` was not asked for."""
-    yield from ((name, value) for name, value in values.items() if value is not None)
+    """Yield what is set, and has a say where steps last what they cost."""
+    yield from ((name, value) for name, value in values.items() if value is not None and name != "step_us")
 
 
 def _key(decision: StoredDecision) -> tuple[str, str | None, bool]:

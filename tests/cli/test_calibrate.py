@@ -124,3 +124,12 @@ def test_where_nothing_can_be_written_nothing_is_timed(
     (tmp_path / "file").touch()
     ran = kvsuite(*SMALL, "--out", out)
     assert (ran.code, told in ran.err, ran.out) == (2, True, "")
+
+
+@pytest.mark.parametrize("words", [("--step", "5ms"), ("--limit", "9")])
+def test_what_belongs_to_live_batches_is_refused_without_them(
+    kvsuite: Callable[..., Ran], words: tuple[str, str]
+) -> None:
+    ran = kvsuite("calibrate", "--small", *words)
+    assert ran.code == 2
+    assert f"{words[0]} is of the replay behind --live" in ran.err

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kvsuite.cli import calibrate_run
 from kvsuite.device.select import device_name
 from kvsuite.record.reader import read_record
 from kvsuite.sweep import measure
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from kvsuite.cli.calibrate_run import CalibrateOrder
     from tests.cli.conftest import Ran
 
 REQUESTS = 8
@@ -153,13 +155,12 @@ def test_another_factor_at_one_size(kvsuite: Callable[..., Ran], tmp_path: Path)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((*WORDS, "--slo", "ttft=1s,itl=1s"), "kvsuite calibrate"),
         ((*WORDS, "--calibration", "costs.json"), "--calibration belongs to a decision: give --slo"),
         ((*WORDS, "--vary", "a=1,2"), "--vary belongs to a decision"),
         ((*ASKED, "--calibration", "none.json"), "cannot read the calibration"),
         ((*ASKED, "--sizes", "1,2,4,8,32"), "no costs for blocks of 32 tokens"),
         ((*ASKED, "--pool", "1MiB,2MiB"), "--slo decides on one pool, and 2 are given"),
-        ((*ASKED, "--engine", "reference-eager"), "with a clock: found reference-eager"),
+        ((*ASKED, "--engine", "reference,reference-eager"), "--slo decides on one engine, and 2 are given"),
         ((*ASKED, "--vary", "pool=1MiB,2MiB"), "give one block size, such as --sizes 16; found 5"),
         ((*ASKED, "--sizes", 16, "--vary", "pool=1MiB"), "expected NAME=V1,V2"),
         ((*ASKED, "--sizes", 16, "--vary", "prefix-cache=1,2"), "expected true or false"),
@@ -192,3 +193,72 @@ def test_a_burst_belongs_to_a_decision(kvsuite: Callable[..., Ran]) -> None:
     ran = kvsuite(*WORDS, *POOL, "--burst", 4)
     assert ran.code == 2
     assert "--burst belongs to a decision: give --slo" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("vary", "said"),
+    [
+        ("max-sequences=0,64", "max_sequences is 0, expected 1 or more"),
+        ("prefix-cache=true,True", "'True' is none of its values"),
+        ("pool-policy=reference,nobody", "unknown engine 'nobody'"),
+        ("pool-policy=reference,contiguous-max", "'contiguous-max' is none of its values: expected paging"),
+    ],
+)
+def test_values_that_a_factor_cannot_have_are_told_before_the_sweep(
+    kvsuite: Callable[..., Ran], tmp_path: Path, vary: str, said: str
+) -> None:
+    ran = kvsuite(*WORDS, *POOL, "--sizes", 8, *REACHED, "--vary", vary, "--out", "run")
+    assert ran.code in (2, 3)
+    assert said in ran.err
+    assert not (tmp_path / "run" / "cells").exists()
+
+
+def test_pool_policies_are_engines(kvsuite: Callable[..., Ran], tmp_path: Path) -> None:
+    ran = kvsuite(
+        *WORDS,
+        *POOL,
+        "--sizes",
+        8,
+        *REACHED,
+        "--vary",
+        "pool-policy=reference,reference-eager",
+        "--out",
+        "run",
+    )
+    assert ran.code == 0, ran.out + ran.err
+    (line,) = read_record(tmp_path / "run" / "run.jsonl").decisions
+    assert [row.engine for row in line.rows] == ["reference", "reference-eager"]
+    assert [sum(row.phases[1].qualified_tokens) for row in line.rows] == [3 * 40, 3 * 40]
+    assert line.result == "not decided by latency"
+
+
+def test_without_a_calibration_the_device_is_measured_once(
+    kvsuite: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Costs are put where the calibration would be written, in place of a minute of timing."""
+    orders = []
+
+    def measured(order: CalibrateOrder) -> int:
+        orders.append(order)
+        assert order.out is not None
+        order.out.parent.mkdir(exist_ok=True)
+        order.out.write_bytes((tmp_path / "costs.json").read_bytes())
+        return 0
+
+    monkeypatch.setattr(calibrate_run, "run", measured)
+    asked = (*WORDS, *POOL, "--slo", "ttft=1s,itl=4ms", "--out", "run")
+    for _ in "ab":
+        ran = kvsuite(*asked)
+        assert ran.code == 0, ran.out + ran.err
+        assert "Ship block 8: " in ran.out
+    (order,) = orders
+    assert (order.sizes, order.model, order.layout.num_layers) == (SIZES, "tiny", 32)
+    assert order.out is not None
+    assert order.out.name == "calibration.json"
+    assert kvsuite(*asked, "--fresh").code == 0
+    assert len(orders) == 2
+    costs(tmp_path, device="a card elsewhere")
+    (tmp_path / "run" / "calibration.json").write_bytes((tmp_path / "costs.json").read_bytes())
+    costs(tmp_path)
+    assert kvsuite(*asked).code == 0
+    assert len(orders) == 3, "costs of another device do not stand for this one"

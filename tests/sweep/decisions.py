@@ -70,6 +70,7 @@ def judged(
 ) -> Decided:
     """Return the decision of a sweep."""
     recipe = Recipe(
+        sizes=swept.sizes,
         engine="reference",
         engine_options=(),
         kernel=source.kernel,

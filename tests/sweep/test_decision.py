@@ -15,7 +15,7 @@ from kvsuite.sweep.clock import StepCosts
 from kvsuite.sweep.costs import read_costs
 from kvsuite.sweep.decision import trend
 from kvsuite.sweep.lifecycle import Lifecycle
-from kvsuite.sweep.measure import Load
+from kvsuite.sweep.load import Load
 from kvsuite.sweep.recipe import changes, compare
 from kvsuite.sweep.slo import Slo
 from kvsuite.sweep.trial import Trial

@@ -14,6 +14,7 @@ from kvsuite.replay.batch import SchedulerConfig
 from kvsuite.sweep.recipe import (
     Recipe,
     StoredDecision,
+    changes,
     compare,
     read_decision,
     recipe_hash,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECIPE = Recipe(
+    sizes=(8, 16),
     engine="reference 1 0badcafe",
     engine_options=(("null_blocks", 1),),
     kernel="paged_attention 12345678",
@@ -68,6 +70,7 @@ def test_every_part_that_a_decision_rests_on_has_a_name() -> None:
         "trace_hash",
         "slo",
         "device",
+        "sizes",
     }
 
 
@@ -149,3 +152,12 @@ def test_a_recipe_that_was_edited_is_told(tmp_path: Path) -> None:
     path.write_text(text.replace("1048576", "2097152"))
     with pytest.raises(ConfigError, match="it was edited; sweep again"):
         read_decision(path)
+
+
+def test_the_length_of_a_step_is_no_part_where_steps_last_what_they_cost() -> None:
+    other = replace(RECIPE, scheduler=replace(RECIPE.scheduler, step_us=1))
+    assert changes(RECIPE.flat(), other.flat()) == []
+
+
+def test_other_sizes_are_another_recipe() -> None:
+    assert changes(RECIPE.flat(), replace(RECIPE, sizes=(8,)).flat()) == ["sizes changed from 8,16 to 8"]

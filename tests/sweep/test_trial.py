@@ -11,7 +11,6 @@ import pytest
 from kvsuite.cache.layout import model_layout
 from kvsuite.replay.scheduler import SchedulerConfig
 from kvsuite.sweep import burst as bursts
-from kvsuite.sweep import fullest
 from kvsuite.sweep.burst import largest_burst
 from kvsuite.sweep.cells import Cell
 from kvsuite.sweep.clock import StepCosts
@@ -68,11 +67,11 @@ def test_a_burst_takes_a_block_a_sample() -> None:
     assert burst.copied_tokens == 5
 
 
-def test_the_driver_finds_the_same_burst_and_life(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_finds_the_same_burst_and_life() -> None:
     asked = stretch(together(48, 6, 8), 60, seats=64)
     compiled = largest_burst(asked), eventful(asked, 1)[0].cancel_at_us.tolist()
-    monkeypatch.setattr(fullest, "has_numba", lambda: False)
-    assert (largest_burst(asked), eventful(asked, 1)[0].cancel_at_us.tolist()) == compiled
+    stepped = replace(asked, cell=replace(asked.cell, core="step"))
+    assert (largest_burst(stepped), eventful(stepped, 1)[0].cancel_at_us.tolist()) == compiled
 
 
 def test_seats_bound_a_burst_too() -> None:

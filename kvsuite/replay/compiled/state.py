@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsuite.replay.compiled.fields import GROUP, MAP_FIELDS, NUM_COUNTERS, A, B, C, F, S
+from kvsuite.replay.compiled.memory import refuse_beyond_memory
 from kvsuite.replay.step_costs import FEATURES
 
 if TYPE_CHECKING:
@@ -121,7 +122,11 @@ def open_state(
     columns: int,
     costs: StepCosts | None = None,
 ) -> State:
-    """Return the state before the first step: every block free, nobody there."""
+    """Return the state before the first step: every block free, nobody there.
+
+    **Raises:** `ConfigError` for more blocks than the memory of this machine has room for.
+    """
+    refuse_beyond_memory(num_blocks, pool_bytes(num_blocks, prefix_cache=prefix_cache))
     count, seats = requests.asked.shape[1], max_sequences
     longest = int((requests.asked[A.PROMPT] + requests.asked[A.OUTPUT]).max(initial=0))
     width = min(-(-longest // block_size), num_blocks) + 1
@@ -202,6 +207,14 @@ def open_state(
 
 def _power_of_two(least: int) -> int:
     return 1 << max(3, (least - 1).bit_length())
+
+
+def pool_bytes(num_blocks: int, *, prefix_cache: bool) -> int:
+    """Return the bytes of the arrays of `State` that grow with the blocks: int32 throughout."""
+    entries = num_blocks * (len(B) + 4)
+    if prefix_cache:
+        entries += _power_of_two(num_blocks * 5 // 4) * MAP_FIELDS + _power_of_two(2 * num_blocks)
+    return 4 * entries
 
 
 def _lines(rows: int, fields: int) -> Int32Array:
