@@ -15,7 +15,7 @@ from kvsuite.cli.sweep_verdicts import decision_figures, phase_table, verdict_ta
 from kvsuite.errors import ConfigError
 from kvsuite.sweep import measure as measured
 from kvsuite.sweep.decision import BLOCK_SIZE, decided
-from kvsuite.sweep.lengths import longest_declared_tokens
+from kvsuite.sweep.lengths import longest_declared_tokens, waits_for_an_answer
 from kvsuite.sweep.recipe import Recipe, compare, read_decision, write_decision
 from kvsuite.sweep.trial import Trials
 
@@ -63,8 +63,9 @@ class DecisionOrder:
     def check(self, plan: SweepPlan) -> None:
         """Find out before the long work whether the sweep can be decided.
 
-        **Raises:** `ConfigError` for more than one trace, pool or engine, and for a factor that is varied at
-        more than one block size, or to a value that it cannot have.
+        **Raises:** `ConfigError` for more than one trace, pool or engine, for a trace of which no request
+        could meet an SLO on any device, and for a factor that is varied at more than one block size, or to a
+        value that it cannot have.
         """
         given = {"trace": plan.traces, "pool": plan.pools_bytes, "engine": plan.engines}
         for what, values in given.items():
@@ -72,6 +73,12 @@ class DecisionOrder:
                 raise ConfigError(
                     f"--slo decides on one {what}, and {len(values)} are given: give one at a time"
                 )
+        if not waits_for_an_answer(plan.traces[0].open()):
+            raise ConfigError(
+                f"{plan.traces[0].name}: no request waits for an answer, as each asks for 0 tokens or goes "
+                "away before its last one, so that none can meet an SLO: give a trace with answers, or leave "
+                "--slo out"
+            )
         if self.vary is not None and len(plan.sizes) != 1:
             raise ConfigError(
                 f"--vary {self.vary} changes one factor at a time: give one block size, such as --sizes 16; "

@@ -17,6 +17,12 @@ def longest_declared_tokens(trace: Trace) -> int:
     return int((trace.prompt_tokens + declared).max(initial=1))
 
 
+def waits_for_an_answer(trace: Trace) -> bool:
+    """Return whether any request asks for a token and is not cancelled by count before its last one."""
+    stays = (trace.cancel_after < 0) | (trace.cancel_after >= trace.output_tokens)
+    return bool(((trace.output_tokens > 0) & stays).any())
+
+
 def static_slack_share(lengths: Int64Array, block_size: int) -> float:
     """Return slack over allocated with every sequence at its length: ``1 - sum n / sum (ceil(n / b) b)``.
 

@@ -1,7 +1,8 @@
 """What an option must bear before it ships: the lifecycle of its fullest stretch, and the declared burst.
 
 Where more samples are declared to diverge at once than it bears with shared prefixes, it may ship without
-them, if it then still qualifies tokens; else it does not ship.
+them, if it then still qualifies tokens; else it does not ship. Nor does it where sharing is what options
+differ in: without sharing it is the other option.
 """
 
 from __future__ import annotations
@@ -65,15 +66,23 @@ class Trials:
                 lifecycle=lifecycle, burst=burst, sharing=cell.prefix_cache, unfit=_not_survived(lifecycle)
             )
         unshared = replace(cell, prefix_cache=False)
+        short = f"bears a divergence burst of {burst.largest} and {self.declared_burst} are declared"
+        if (rival := self._measured_as(unshared)) is not None:
+            return Trial(
+                lifecycle=lived_through(stretch),
+                burst=burst,
+                sharing=True,
+                unfit=f"{short}; with sharing off it is {rival.name}",
+            )
         tokens = self._qualified(unshared)
         lifecycle = lived_through(self._stretch(unshared))
         unfit = _not_survived(lifecycle)
         if not sum(tokens):
-            unfit = (
-                f"bears a divergence burst of {burst.largest} and {self.declared_burst} are declared, and "
-                "with sharing off it qualifies no token"
-            )
+            unfit = f"{short}, and with sharing off it qualifies no token"
         return Trial(lifecycle=lifecycle, burst=burst, sharing=False, unshared_tokens=tokens, unfit=unfit)
+
+    def _measured_as(self, cell: Cell) -> Measured | None:
+        return next((other for other in self.measurement.options if other.cell == cell), None)
 
     def _stretch(self, cell: Cell) -> Stretch:
         costs = self.source.draw(cell.block_size, 0)

@@ -189,6 +189,17 @@ def test_a_declared_burst_is_borne_or_sharing_goes(kvsuite: Callable[..., Ran], 
     assert re.search(r"lifecycle +survived: ", ran.out)
 
 
+@pytest.mark.parametrize("row", [{"output_length": 0}, {"output_length": 5, "cancel_after": 4}])
+def test_a_trace_that_waits_for_no_answer_is_not_held_against_the_device(
+    kvsuite: Callable[..., Ran], tmp_path: Path, row: dict[str, int]
+) -> None:
+    rows = [{"schema": "kvsuite.trace", "version": 1}, {"timestamp": 0, "input_length": 95, **row}]
+    (tmp_path / "burst.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    ran = kvsuite(*ASKED, "--out", "run")
+    assert ran.code == 2
+    assert "burst: no request waits for an answer" in ran.err
+
+
 def test_a_burst_belongs_to_a_decision(kvsuite: Callable[..., Ran]) -> None:
     ran = kvsuite(*WORDS, *POOL, "--burst", 4)
     assert ran.code == 2

@@ -172,6 +172,17 @@ def test_a_declared_burst_beyond_what_is_borne_ships_without_sharing() -> None:
     assert beyond.unshared_tokens == (12, 12, 12)
 
 
+def test_an_option_whose_like_without_sharing_is_compared_too_does_not_ship() -> None:
+    """Where prefix-cache is varied, its value ``true`` cannot ship with sharing off: that is ``false``."""
+    trace = together(3, 6, 4)
+    shared = cell(trace, 15)
+    cells = [("shared", shared), ("unshared", replace(shared, prefix_cache=False))]
+    measurement = measure(cells, trace, SOURCE, SLO, clock_cell)
+    tried = trials(trace, measurement, SLO, 6)(measurement.options[0])
+    assert tried.unfit == "bears a divergence burst of 5 and 6 are declared; with sharing off it is unshared"
+    assert trials(trace, measurement, SLO, 5)(measurement.options[0]).unfit is None
+
+
 def test_an_option_that_serves_nobody_without_sharing_does_not_ship() -> None:
     trace = together(3, 6, 4)
     measurement, option = measured_of(trace, 15, SLO)
