@@ -23,7 +23,7 @@ from rich.table import Table
 from kvsuite.sweep.recipe import StoredDecision, read_decision
 
 SWEEP = (
-    "--overlay", "slow:times=55", "--pool", "384MiB", "--max-sequences", "64", "--max-step-tokens", "256",
+    "--overlay", "slow:times=55", "--pool", "320MiB", "--max-sequences", "64", "--max-step-tokens", "256",
     "--slo", "ttft=60s,itl=2s",
 )  # fmt: skip
 """The cluster's requests 55 times as far apart: what one core can serve of an eighth of the model."""
@@ -59,6 +59,8 @@ def main() -> None:
     parser.add_argument("--kernel", default=KERNEL[1])
     parser.add_argument("sweep", nargs="*", help="options of the sweep, after --")
     given = parser.parse_args()
+    if not given.trace.is_file():
+        raise SystemExit(f"{given.trace}: no such trace")
     console = Console(width=200, highlight=False)
     sweep = tuple(given.sweep) or SWEEP
     repeats = []

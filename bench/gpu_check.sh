@@ -20,6 +20,10 @@ if [ "${1:-}" = --dry-run ]; then
     export OMP_NUM_THREADS=1
 fi
 
+if ! lacks=$("$python" -c 'import kvsuite, pytest, torch' 2>&1); then
+    echo "gpu_check: $python cannot run it: ${lacks##*Error: }: install kvsuite[dev], or set PYTHON" >&2
+    exit 3
+fi
 look="from kvsuite.device.select import *; print(device_name(resolve_device('$device')))"
 if ! card=$("$python" -c "$look" 2>&1); then
     echo "gpu_check: no usable CUDA card: ${card##*Error: }" >&2

@@ -12,6 +12,7 @@ from kvsuite.device.select import device_name, resolve_device
 from kvsuite.errors import ConfigError, DeviceError, RecordError
 from kvsuite.sweep.calibrate import CalibratedCosts
 from kvsuite.sweep.calibration_file import read_calibration, subject_in
+from kvsuite.sweep.calibration_view import largest_load
 from kvsuite.sweep.costs import read_costs
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from kvsuite.cache.layout import Layout
     from kvsuite.sweep.calibrate import Subject
     from kvsuite.sweep.costs import CostSource
+
+CACHE_BYTES = 64 << 20
+"""What the last-level cache of a device may keep."""
 
 
 def open_costs(path: Path, layout: Layout) -> CostSource:
@@ -63,6 +67,20 @@ def calibrate_into(path: Path, model: str, layout: Layout, sizes: tuple[int, ...
         out=path,
     )
     calibrate_run.run(order)
+
+
+def caution(source: CostSource) -> str | None:
+    """Return what is to be said of costs whose timings stayed within the caches of the device."""
+    if not isinstance(source, CalibratedCosts):
+        return None
+    calibration = source.calibration
+    read_bytes = largest_load(calibration).context_tokens * calibration.bytes_per_token
+    if read_bytes >= CACHE_BYTES:
+        return None
+    return (
+        f"the calibration read {read_bytes / 2**20:,.2f} MiB at the most, which caches hold: it says nothing "
+        "of memory, and the decision no more; calibrate without --small"
+    )
 
 
 def local_device(costs_device: str) -> str:

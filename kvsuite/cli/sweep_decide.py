@@ -9,7 +9,7 @@ from msgspec import structs
 
 from kvsuite.cli.output import cells_bar, print_figures, print_line, print_table
 from kvsuite.cli.sizes import parse_slo
-from kvsuite.cli.sweep_costs import calibrate_into, local_device, open_costs
+from kvsuite.cli.sweep_costs import calibrate_into, caution, local_device, open_costs
 from kvsuite.cli.sweep_vary import parse_vary
 from kvsuite.cli.sweep_verdicts import decision_figures, phase_table, verdict_table
 from kvsuite.errors import ConfigError
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from kvsuite.cli.sweep_vary import Vary
     from kvsuite.record.schema import DecisionLine
     from kvsuite.sweep.costs import CostSource
+    from kvsuite.sweep.decision import Decided
     from kvsuite.sweep.measure import Measurement
     from kvsuite.sweep.plan import SweepPlan
     from kvsuite.sweep.recipe import StoredDecision
@@ -102,6 +103,8 @@ class DecisionOrder:
         source = open_costs(path, plan.layout)
         for size in plan.sizes:
             source.costs(size)
+        if (said := caution(source)) is not None:
+            print_line(said, "yellow")
         return source
 
     def decide(self, plan: SweepPlan, source: CostSource, stored: StoredDecision | None) -> SweepDecision:
@@ -136,7 +139,7 @@ class DecisionOrder:
         return SweepDecision(
             line=structs.replace(line, compared=None if against is None else against.said),
             kept=kept,
-            exit_code=done.exit_code or int(gates),
+            exit_code=_exit_code(measurement, done, gates=gates),
         )
 
     def _recipe(self, plan: SweepPlan, source: CostSource, measurement: Measurement) -> Recipe:
@@ -168,7 +171,7 @@ class SweepDecision:
     line: DecisionLine
     kept: StoredDecision
     exit_code: int
-    """4 where no option meets the SLO on this device; 1 where it is not what was stored; else 0."""
+    """See `_exit_code`."""
 
     def show(self) -> None:
         """Print the figures by phase, the verdicts, and the sentence a person can act on."""
@@ -187,6 +190,17 @@ class SweepDecision:
         path = folder / DECISION_NAME
         write_decision(path, self.kept)
         print_figures([("written", str(path))])
+
+
+def _exit_code(measurement: Measurement, done: Decided, *, gates: bool) -> int:
+    """Return 1 where a law was broken, 2 where every option was refused, 4 where none meets the SLO on this
+    device, 1 where the decision is not what was stored, else 0.
+    """
+    if any(option.broken for option in measurement.options):
+        return 1
+    if not measurement.candidates:
+        return 2
+    return done.exit_code or int(gates)
 
 
 def decision_order(

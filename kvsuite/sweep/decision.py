@@ -195,7 +195,8 @@ def _said(decided: Decided) -> str:
     others = [option.name for option in decision.tied if option != decision.shipped]
     tied = f" Tied with it: {', '.join(others)}." if others else ""
     tokens = f"{_mean(decision.shipped.qualified_tokens):,.0f} qualified tokens under {slo}"
-    loses = f"its strongest rival loses by {ruling.cause}.{tied}"
+    lost = "is dominated" if ruling.cause == "dominated" else f"loses by {ruling.cause}"
+    loses = f"its strongest rival {lost}.{tied}"
     trial, name = decided.trial, decision.shipped.name
     if trial is None or trial.burst is None:
         return f"Ship {name}: {tokens}; {loses}"

@@ -55,6 +55,8 @@ class Measured:
     refused: str | None = None
     unjudged: str | None = None
     unfit: str | None = None
+    broken: str | None = None
+    """The first law that its first replay broke."""
     trial: Trial | None = None
     """Of one that would ship."""
     summary: LedgerSummary | None = None
@@ -233,6 +235,9 @@ def _first(measured: Measured, trace: Trace, clock: Clock) -> tuple[ClockedRepla
         measured.refused = str(refusal)
         return ()
     measured.summary = clocked.summary
+    if violations := clocked.replay.violations:
+        measured.broken = str(violations[0])
+        measured.unfit = f"breaks a law: {violations[0]}"
     spec = clocked.replay.spec
     measured.engine = f"{spec.name} {spec.version} {engine_hash(spec)[:SHOWN]}"
     return (clocked,)

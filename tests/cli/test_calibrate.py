@@ -71,6 +71,8 @@ def test_a_sweep_decides_by_a_calibration(kvsuite: Callable[..., Ran], tmp_path:
     slo = ("--pool", "1MiB", "--slo", "ttft=10s,itl=10s", "--calibration", "c.json")
     ran = kvsuite(*asked, *slo, "--out", "run")
     assert ran.code == 0, ran.out + ran.err
+    # The largest of the small grid is 2 sequences of 256 tokens of 64 bytes, one layer of the tiny model.
+    assert "the calibration read 0.03 MiB at the most, which caches hold" in ran.out
     (line,) = read_record(tmp_path / "run" / "run.jsonl").decisions
     assert not line.projected
     found = {row.verdict for row in line.rows}

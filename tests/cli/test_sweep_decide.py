@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Ran
 
 REQUESTS = 8
+CLOCK = measure.clock_cell
+"""As it is, where `burst_clock` does not stand in for it."""
 SIZES = (1, 2, 4, 8, 16)
 WORDS = ("sweep", "burst.jsonl", "--sizes", "1,2,4,8,16", "--controls", "contiguous-max", "--model", "tiny")
 POOL = ("--layers", 32, "--pool", 4000 * 2048, "--max-sequences", 16, "--no-prefix-cache")
@@ -224,7 +226,10 @@ def test_values_that_a_factor_cannot_have_are_told_before_the_sweep(
     assert not (tmp_path / "run" / "cells").exists()
 
 
-def test_pool_policies_are_engines(kvsuite: Callable[..., Ran], tmp_path: Path) -> None:
+def test_pool_policies_are_engines(
+    kvsuite: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "clock_cell", CLOCK)
     ran = kvsuite(
         *WORDS,
         *POOL,
@@ -273,3 +278,19 @@ def test_without_a_calibration_the_device_is_measured_once(
     costs(tmp_path)
     assert kvsuite(*asked).code == 0
     assert len(orders) == 3, "costs of another device do not stand for this one"
+
+
+def test_an_engine_that_breaks_a_law_does_not_ship_and_fails_the_run(
+    kvsuite: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 requests grow to 145 tokens, and 900 slots hold six of them: somebody gives way."""
+    monkeypatch.setattr(measure, "clock_cell", CLOCK)
+    engines = "reference,mutant:leak-on-preempt"
+    row = {"timestamp": 0, "input_length": 95, "output_length": 50}
+    (tmp_path / "burst.jsonl").write_text("\n".join([json.dumps(row)] * REQUESTS), encoding="utf-8")
+    small = ("--layers", 32, "--pool", 900 * 2048, "--max-sequences", 16, "--no-prefix-cache", "--sizes", 8)
+    ran = kvsuite(*WORDS, *small, *REACHED, "--vary", f"pool-policy={engines}", "--out", "run")
+    assert ran.code == 1, ran.out + ran.err
+    (line,) = read_record(tmp_path / "run" / "run.jsonl").decisions
+    assert [row.verdict for row in line.rows][1] == "reject"
+    assert [(row.unfit or "").startswith("breaks a law: ") for row in line.rows] == [False, True]
