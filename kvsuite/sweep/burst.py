@@ -31,22 +31,27 @@ class DivergenceBurst:
     """Samples."""
     bound: Bound
     spare_blocks: int
-    """Free or reclaimable at the fullest step."""
+    """Free or reclaimable in the fullest step; what ends in it leaves more to the next."""
     running: int
     """Sequences in that step."""
     copied_tokens: int
     """Copied on write in the step in which the largest burst diverges, beyond what is without it."""
 
 
-def largest_burst(stretch: Stretch) -> DivergenceBurst:
-    """Return the largest divergence burst that an option bears at the fullest step of its stretch."""
+def largest_burst(stretch: Stretch) -> DivergenceBurst | None:
+    """Return the largest divergence burst that an option bears at the fullest step of its stretch.
+
+    ``None`` where the engine does not fork: samples then queue, and nothing of that is a burst.
+    """
     calm = stretch.rows()
+    if not calm.forks:
+        return None
     step = calm.fullest
     parents, lengths = _decoding(stretch, calm, step)
     spare = calm.pool.spec.usable_blocks - int(calm.column("live_blocks")[step])
     running = int(calm.column("running")[step])
-    seats = stretch.cell.scheduler.max_sequences - running
-    most = min(seats, spare) if len(parents) else 0
+    seats = stretch.cell.scheduler.max_sequences - running - int(calm.column("forked")[step])
+    most = min(seats, _room(calm, step + 1)) if len(parents) else 0
     largest, refused, asked, copied = 0, most + 1, most, 0
     while refused - largest > 1:
         shaken = _burst(stretch, parents, lengths, asked)
@@ -63,6 +68,12 @@ def largest_burst(stretch: Stretch) -> DivergenceBurst:
     return DivergenceBurst(
         largest=largest, bound=bound, spare_blocks=spare, running=running, copied_tokens=copied
     )
+
+
+def _room(calm: Rows, step: int) -> int:
+    """Return the most blocks that a step may take: those that were given back since the one before too."""
+    taken = calm.column("allocated")[step] + calm.column("reactivated")[step]
+    return calm.pool.spec.usable_blocks - int(calm.column("live_blocks")[step] - taken)
 
 
 def _decoding(stretch: Stretch, calm: Rows, step: int) -> tuple[Int64Array, Int64Array]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsuite.engine.contract import Capability
 from kvsuite.engine.registry import open_engine
 from kvsuite.ledger.row import INDEX
 from kvsuite.replay.driver import replay
@@ -40,6 +41,8 @@ class Rows:
     arrived_step: Int64Array
     """int64[requests], as the next; -1 where it never came so far."""
     ended_step: Int64Array
+    forks: bool
+    """Whether the engine claims to."""
 
     @property
     def fullest(self) -> int:
@@ -75,7 +78,8 @@ def _compiled(trace: Trace, cell: Cell, scheduler: SchedulerConfig) -> Rows:
     done = compiled_replay(trace, cell.config(trace), scheduler, engine=COMPILED[cell.engine])
     assert done.timeline is not None
     assert done.clock is not None
-    return Rows(done.timeline.pools[0], done.clock, done.fates.arrived_step, done.fates.ended_step)
+    fates, forks = done.fates, done.spec.claims(Capability.FORK)
+    return Rows(done.timeline.pools[0], done.clock, fates.arrived_step, fates.ended_step, forks)
 
 
 def _stepped(trace: Trace, cell: Cell, scheduler: SchedulerConfig) -> Rows:
@@ -83,7 +87,8 @@ def _stepped(trace: Trace, cell: Cell, scheduler: SchedulerConfig) -> Rows:
     assert done.clock is not None
     steps = [(outcome.arrived_step, outcome.ended_step) for outcome in done.outcomes]
     arrived, ended = np.array([[-1 if s is None else s for s in pair] for pair in steps]).reshape(-1, 2).T
-    return Rows(done.timeline.pools[0], done.clock, arrived, ended)
+    forks = done.spec.claims(Capability.FORK)
+    return Rows(done.timeline.pools[0], done.clock, arrived, ended, forks)
 
 
 def fullest_stretch(cell: Cell, trace: Trace, costs: StepCosts, clocked: ClockedReplay) -> Stretch:
@@ -104,7 +109,7 @@ def fullest_us(clocked: ClockedReplay) -> float:
 
 
 def _around(trace: Trace, clocked: ClockedReplay, pool_tokens: int) -> Trace:
-    """Return the requests around the last one that had its first token at the fullest step."""
+    """Return the requests around the last one that had its first token by the end of the fullest step."""
     most_tokens = max(STRETCH_TOKENS, 2 * pool_tokens)
     ends = np.cumsum(trace.prompt_tokens + trace.output_tokens)
     began = np.flatnonzero(clocked.times.arrival_us + clocked.times.ttft_us <= fullest_us(clocked))
@@ -122,10 +127,14 @@ def _around(trace: Trace, clocked: ClockedReplay, pool_tokens: int) -> Trace:
 
 
 def _without_orphans(trace: Trace, rows: Int64Array) -> Trace:
-    """Return the rows but for those whose parent, or parent's parent, is not among them."""
-    while True:
+    """Return the rows but for those whose parent, or parent's parent, is not among them.
+
+    Where that leaves none, as among the children of one large family, the trace is returned whole.
+    """
+    while len(rows):
         parents = trace.parent[rows]
         known = (parents < 0) | np.isin(parents, rows)
         if known.all():
             return trace.select(rows)
         rows = rows[known]
+    return trace

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvsuite.engine.registry import open_engine
-from kvsuite.errors import EngineError
 from kvsuite.replay.driver import replay
 from kvsuite.replay.endings import endings
 from kvsuite.trace.model import ABSENT
@@ -22,6 +21,7 @@ from kvsuite.trace.overlay import apply_overlay
 
 if TYPE_CHECKING:
     from kvsuite.engine.snapshot import Int64Array
+    from kvsuite.errors import EngineError
     from kvsuite.ledger.invariants import Violation
     from kvsuite.sweep.fullest import Rows, Stretch
     from kvsuite.trace.model import Trace
@@ -53,23 +53,12 @@ class Lifecycle:
 def lived_through(stretch: Stretch, seed: int = SEED) -> Lifecycle:
     """Take an option's engine through the life of its stretch.
 
-    **Raises:** `ConfigError` or `EngineError` where the engine cannot be opened.
+    **Raises:** `EngineError` when the engine leaves nothing to judge.
     """
     trace, leaving = eventful(stretch, seed)
     scheduler = replace(stretch.cell.scheduler, costs=stretch.costs)
     engine = open_engine(stretch.cell.engine, stretch.cell.config(trace))
-    try:
-        done = replay(trace, engine, scheduler=scheduler)
-    except EngineError as error:
-        return Lifecycle(
-            requests=len(trace),
-            forked=0,
-            denied=0,
-            left_at_once=leaving,
-            preempted=0,
-            tokens_read=0,
-            broken=str(error).splitlines()[0],
-        )
+    done = replay(trace, engine, scheduler=scheduler)
     pool = done.timeline.pools[0]
     found = [*done.violations, *endings(trace, done)]
     return Lifecycle(
@@ -80,6 +69,19 @@ def lived_through(stretch: Stretch, seed: int = SEED) -> Lifecycle:
         preempted=pool.total("preempted"),
         tokens_read=done.content.tokens_read,
         broken=_told(found),
+    )
+
+
+def cut_short(stretch: Stretch, error: EngineError) -> Lifecycle:
+    """Return the life of a stretch whose engine left nothing to judge."""
+    return Lifecycle(
+        requests=len(stretch.trace),
+        forked=0,
+        denied=0,
+        left_at_once=0,
+        preempted=0,
+        tokens_read=0,
+        broken=str(error).splitlines()[0],
     )
 
 

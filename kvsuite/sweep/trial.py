@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from kvsuite.errors import EngineError
 from kvsuite.sweep.burst import largest_burst
 from kvsuite.sweep.charge import charged
 from kvsuite.sweep.fullest import fullest_stretch
-from kvsuite.sweep.lifecycle import lived_through
+from kvsuite.sweep.lifecycle import cut_short, lived_through
 from kvsuite.sweep.measure import phase
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Trial:
     lifecycle: Lifecycle
     """As it would ship."""
     burst: DivergenceBurst | None
-    """With sharing; ``None`` for an option that shares nothing."""
+    """With sharing; ``None`` for an option that shares nothing, and for an engine that does not fork."""
     sharing: bool
     """Whether it would ship with shared prefixes."""
     unshared_tokens: tuple[int, ...] = ()
@@ -56,9 +57,20 @@ class Trials:
     """Samples that may fork and diverge at once; 0 where none is declared."""
 
     def __call__(self, measured: Measured) -> Trial:
-        """Try one option that ran."""
-        cell = measured.cell
-        stretch = self._stretch(cell)
+        """Try one option that ran; one whose engine leaves nothing to judge is unfit."""
+        stretch = self._stretch(measured.cell)
+        try:
+            return self._tried(measured.cell, stretch)
+        except EngineError as error:
+            lifecycle = cut_short(stretch, error)
+            return Trial(
+                lifecycle=lifecycle,
+                burst=None,
+                sharing=measured.cell.prefix_cache,
+                unfit=_not_survived(lifecycle),
+            )
+
+    def _tried(self, cell: Cell, stretch: Stretch) -> Trial:
         burst = largest_burst(stretch) if cell.prefix_cache else None
         if burst is None or self.declared_burst <= burst.largest:
             lifecycle = lived_through(stretch)

@@ -42,7 +42,8 @@ def test_everything_runs_on_the_card_and_the_table_comes_last(tmp_path: Path) ->
     code, out, _, log = run(tmp_path, "-x")
     assert code == 0
     asked = log.splitlines()
-    assert "resolve_device('cuda')" in asked[0]
+    assert asked[0] == "-c import kvsuite, pytest, torch"
+    assert "resolve_device('cuda')" in asked[1]
     assert any(line.endswith("--device cuda cases -x") for line in asked)
     assert any("bench/gpu_attention.py --device cuda" in line and "--quick" not in line for line in asked)
     assert any("calibrate --device cuda" in line and "--small" not in line for line in asked)
@@ -85,4 +86,12 @@ def test_without_a_card_nothing_runs(tmp_path: Path, words: tuple[str, ...]) -> 
     assert (code, out) == (3, "")
     assert "no usable CUDA card: no card here" in err
     assert "--dry-run" in err
+    assert len(log.splitlines()) == 2
+
+
+def test_an_interpreter_without_the_packages_is_told_at_once(tmp_path: Path) -> None:
+    code, out, err, log = run(tmp_path, "--dry-run", fails="import kvsuite")
+    assert (code, out) == (3, "")
+    assert "cannot run it" in err
+    assert "install kvsuite[dev], or set PYTHON" in err
     assert len(log.splitlines()) == 1

@@ -154,11 +154,12 @@ def test_the_rules() -> None:
 
 
 def paced() -> Trace:
-    """Return a parent that forks, its child, and one that goes away at 7 ms; arrivals at 0, 0 and 5 ms."""
+    """Return one, a parent that forks, its child, and one that goes away at 7 ms; at 0, 1, 1 and 5 ms."""
     rows = [
-        Row(request_id="a", timestamp=0, input_length=4, output_length=3),
+        Row(request_id="z", timestamp=0, input_length=4, output_length=3),
+        Row(request_id="a", timestamp=1, input_length=4, output_length=3),
         Row(
-            request_id="b", timestamp=0, input_length=4, output_length=3, parent="a", fork="sample", fork_at=4
+            request_id="b", timestamp=1, input_length=4, output_length=3, parent="a", fork="sample", fork_at=4
         ),
         Row(request_id="c", timestamp=5, input_length=4, output_length=3, cancel_at=7),
     ]
@@ -168,13 +169,13 @@ def paced() -> Trace:
 def test_a_pace_moves_every_time_and_nothing_else() -> None:
     slow, fast = apply_overlay(paced(), "slow:times=20"), apply_overlay(paced(), "fast:times=3")
 
-    assert slow.arrival_us.tolist() == [0, 0, 100_000]
-    assert slow.cancel_at_us.tolist() == [ABSENT, ABSENT, 140_000]
-    assert fast.arrival_us.tolist() == [0, 0, 1_667]  # 5,000 / 3 = 1,666.7
-    assert fast.cancel_at_us.tolist() == [ABSENT, ABSENT, 2_333]
+    assert slow.arrival_us.tolist() == [0, 20_000, 20_000, 100_000]
+    assert slow.cancel_at_us.tolist() == [ABSENT, ABSENT, ABSENT, 140_000]
+    assert fast.arrival_us.tolist() == [0, 333, 333, 1_667]  # 5,000 / 3 = 1,666.7
+    assert fast.cancel_at_us.tolist() == [ABSENT, ABSENT, ABSENT, 2_333]
     for trace in (slow, fast):
         assert trace.parent.tolist() == paced().parent.tolist()
-        assert trace.output_tokens.tolist() == [3, 3, 3]
+        assert trace.output_tokens.tolist() == [3, 3, 3, 3]
         assert (trace.rows_added, content_hash(trace) == content_hash(paced())) == (0, False)
     assert slow.filled == (Fill("slow", "slow:times=20", 0),)
 

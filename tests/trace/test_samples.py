@@ -61,6 +61,30 @@ def test_prefix_nodes_stay_with_those_that_had_them() -> None:
     assert sample[10] != parent[10]
 
 
+def test_those_that_stand_behind_samples_keep_their_parents_and_clients() -> None:
+    """``early`` has a sample, so that ``late`` and its beam stand one place further down."""
+    trace = trace_of(
+        [
+            Row(request_id="early", timestamp=0, input_length=4, output_length=3, cancel_after=2),
+            Row(request_id="late", timestamp=1, input_length=4, output_length=3),
+            Row(
+                request_id="beam",
+                timestamp=1,
+                input_length=4,
+                output_length=3,
+                parent="late",
+                fork="beam",
+                fork_at=5,
+            ),
+        ],
+        TraceSource("test", "t"),
+        block_size=0,
+    )
+    found = with_samples(trace, np.array([0]), np.array([5]))
+    assert found.parent.tolist() == [ABSENT, 0, ABSENT, 2]
+    assert found.cancel_after.tolist() == [2, ABSENT, ABSENT, ABSENT]
+
+
 def test_without_samples_it_is_the_same_trace() -> None:
     none = np.zeros(0, np.int64)
     trace = with_samples(family(), none, none)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from kvsuite.errors import ConfigError
 
-_GROUPS = ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current")
+_GROUP = Path("sys/fs/cgroup")
+"""Of the container, in version 2 of control groups."""
 
 
 def refuse_beyond_memory(num_blocks: int, needed_bytes: int, root: Path = Path("/")) -> None:
@@ -25,12 +26,16 @@ def refuse_beyond_memory(num_blocks: int, needed_bytes: int, root: Path = Path("
 
 
 def available_bytes(root: Path) -> int | None:
-    """Return the bytes that may still be used: of the machine, or of the container where that has less."""
+    """Return the bytes that may still be used: of the machine, or of the container where that has less.
+
+    Pages of files that nobody has used of late count as used by a container, and are let go when asked for.
+    """
     found = re.search(r"^MemAvailable:\s*([0-9]+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
     limits = [int(found[1]) * 1024] if found else []
-    most, used = (_text(root / name).strip() for name in _GROUPS)
+    most, used = (_text(root / _GROUP / name).strip() for name in ("memory.max", "memory.current"))
     if most.isdigit() and used.isdigit():
-        limits.append(max(0, int(most) - int(used)))
+        idle = re.search(r"^inactive_file ([0-9]+)", _text(root / _GROUP / "memory.stat"), re.MULTILINE)
+        limits.append(max(0, int(most) - int(used) + (int(idle[1]) if idle else 0)))
     return min(limits, default=None)
 
 

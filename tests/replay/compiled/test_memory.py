@@ -51,6 +51,13 @@ def test_the_smaller_of_machine_and_container(
     assert available_bytes(machine(tmp_path, available_kb, most, used)) == expected
 
 
+def test_idle_pages_of_files_are_free_to_a_container(tmp_path: Path) -> None:
+    """Of 3,000 bytes 2,500 are used, and 700 of those are a file that was read once."""
+    root = machine(tmp_path, 4, "3000\n", "2500\n")
+    (root / "sys/fs/cgroup/memory.stat").write_text("anon 1700\ninactive_file 700\n", encoding="utf-8")
+    assert available_bytes(root) == 3000 - (2500 - 700)
+
+
 def test_what_does_not_fit_is_refused_and_what_just_fits_is_not(tmp_path: Path) -> None:
     root = machine(tmp_path, 4)
     refuse_beyond_memory(7, 4096, root)
