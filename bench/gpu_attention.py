@@ -21,11 +21,8 @@ from kvsuite.cache.layout import Dtype
 from kvsuite.device.attention.kernels import available
 from kvsuite.device.decoder_shapes import decoder_shape
 from kvsuite.device.select import device_name, resolve_device
-from kvsuite.device.spans import spans_on
 from kvsuite.device.timing.attention import AttentionBench
 from kvsuite.device.timing.choice import control_for
-from kvsuite.device.timing.readings import cache_bytes
-from kvsuite.device.timing.rounds import in_rounds
 from kvsuite.errors import KernelUnavailable
 
 if TYPE_CHECKING:
@@ -48,22 +45,9 @@ def measure(
     rounds: int,
 ) -> str:
     """Time and print one kernel at one shape; return its line of the summary."""
-    bench = AttentionBench(
-        kernel,
-        control,
-        decoder_shape(MODEL, num_layers=1, dtype=dtype),
-        [shape],
-        [size for size in sizes if size in kernel.block_sizes],
-        min_tokens=1,
-        device=device,
-        spans=spans_on(device),
-        cache_bytes=cache_bytes(device),
-    )
-    timings = {
-        (timing.what.part, timing.what.block_size): timing.rounds_us
-        for timing in in_rounds(list(bench.tasks()), rounds)
-        if timing.what.cold
-    }
+    layer = decoder_shape(MODEL, num_layers=1, dtype=dtype)
+    bench = AttentionBench.at_point(kernel, control, layer, shape, sizes, device=device)
+    timings = bench.cold(rounds)
     nbytes = bench.pool.nbytes
     reads = timings.pop(("read", None), None)
     ceiling = None if reads is None else bench.read_bytes / median(reads)

@@ -65,31 +65,17 @@ def point(device: str) -> tuple[int, int]:
 @pytest.fixture(scope="module")
 def bench(device: str, kernel: DecodeAttention, point: tuple[int, int]) -> AttentionBench:
     """One layer's buffer, which every block size and the contiguous control read."""
-    from kvsuite.device.spans import spans_on
     from kvsuite.device.timing.attention import AttentionBench
     from kvsuite.device.timing.choice import control_for
-    from kvsuite.device.timing.readings import cache_bytes
 
-    return AttentionBench(
-        kernel,
-        control_for(kernel, device, DTYPE),
-        decoder_shape(MODEL, num_layers=1, dtype=DTYPE),
-        [point],
-        [size for size in BLOCK_SIZES if size in kernel.block_sizes],
-        min_tokens=1,
-        device=device,
-        spans=spans_on(device),
-        cache_bytes=cache_bytes(device),
-    )
+    control, layer = control_for(kernel, device, DTYPE), decoder_shape(MODEL, num_layers=1, dtype=DTYPE)
+    return AttentionBench.at_point(kernel, control, layer, point, BLOCK_SIZES, device=device)
 
 
 @pytest.fixture(scope="module")
 def cold(bench: AttentionBench) -> dict[tuple[str, int | None], tuple[float, ...]]:
     """The microseconds of each round after caches were swept, by part and block size, taken in turn."""
-    from kvsuite.device.timing.rounds import in_rounds
-
-    timings = (timing for timing in in_rounds(list(bench.tasks()), ROUNDS) if timing.what.cold)
-    return {(timing.what.part, timing.what.block_size): timing.rounds_us for timing in timings}
+    return bench.cold(ROUNDS)
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,7 @@ def local_device(costs_device: str) -> str:
     try:
         card = device_name(resolve_device("auto"))
     except DeviceError:
-        card = ""
+        card = ""  # a card that is there and cannot be used is none
     return card if card == costs_device else device_name("cpu")
 
 

@@ -53,16 +53,17 @@ class BurstRow(msgspec.Struct, frozen=True, kw_only=True):
     bound: Literal["blocks", "seats", "no sequence to fork"]
     """What kept a larger burst off."""
     spare_blocks: int
-    """Free or reclaimable in that step."""
+    """Free or reclaimable in that step; what ends in it leaves more to the next."""
     running: int
     copied_tokens: int
-    """By copy-on-write, as the largest burst diverged."""
+    """By copy-on-write, in the step in which the largest burst diverged, beyond what is without it."""
 
 
 class LifecycleRow(msgspec.Struct, frozen=True, kw_only=True):
     """The stretch of the trace around the fullest step, with forks, beams and a cancellation burst."""
 
     requests: int
+    """Those drawn onto it included."""
     forked: int
     denied: int
     """Samples and beams that found no seat or no room."""
@@ -71,7 +72,7 @@ class LifecycleRow(msgspec.Struct, frozen=True, kw_only=True):
     tokens_read: int
     """Written, and read back."""
     broken: str | None
-    """The first law that was broken."""
+    """The first law that was broken, or request that did not end as it must."""
 
 
 class DecisionRow(msgspec.Struct, frozen=True, kw_only=True):

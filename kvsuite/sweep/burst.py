@@ -8,37 +8,21 @@ sequence gives way or is refused growth that was not without them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsuite.record.decision_rows import BurstRow
 from kvsuite.trace.samples import with_samples
 
 if TYPE_CHECKING:
     from kvsuite.engine.snapshot import Int64Array
     from kvsuite.sweep.fullest import Rows, Stretch
 
-Bound = Literal["blocks", "seats", "no sequence to fork"]
 _DISTRESS = ("fork_denied", "preempted", "refused_growths")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DivergenceBurst:
-    """The largest burst that was borne, and what kept a larger one off."""
-
-    largest: int
-    """Samples."""
-    bound: Bound
-    spare_blocks: int
-    """Free or reclaimable in the fullest step; what ends in it leaves more to the next."""
-    running: int
-    """Sequences in that step."""
-    copied_tokens: int
-    """Copied on write in the step in which the largest burst diverges, beyond what is without it."""
-
-
-def largest_burst(stretch: Stretch) -> DivergenceBurst | None:
+def largest_burst(stretch: Stretch) -> BurstRow | None:
     """Return the largest divergence burst that an option bears at the fullest step of its stretch.
 
     ``None`` where the engine does not fork: samples then queue, and nothing of that is a burst.
@@ -60,13 +44,12 @@ def largest_burst(stretch: Stretch) -> DivergenceBurst | None:
         else:
             refused = asked
         asked = (largest + refused) // 2
-    bound: Bound = "blocks"
-    if not len(parents):
-        bound = "no sequence to fork"
-    elif largest == seats:
-        bound = "seats"
-    return DivergenceBurst(
-        largest=largest, bound=bound, spare_blocks=spare, running=running, copied_tokens=copied
+    return BurstRow(
+        largest=largest,
+        bound="no sequence to fork" if not len(parents) else "seats" if largest == seats else "blocks",
+        spare_blocks=spare,
+        running=running,
+        copied_tokens=copied,
     )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from kvsuite.record.decision_rows import BurstRow, DecisionRow, LifecycleRow, PercentileRow, PhaseRow
+from kvsuite.record.decision_rows import DecisionRow, PercentileRow, PhaseRow
 from kvsuite.sweep.slo import RESAMPLES, SEED, interval_places
 
 if TYPE_CHECKING:
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from kvsuite.sweep.knee import Ruling
     from kvsuite.sweep.measure import Measured, Measurement
     from kvsuite.sweep.slo import Percentile, Served
-    from kvsuite.sweep.trial import Trial
 
 
 def decision_row(measured: Measured, ruling: Ruling, measurement: Measurement) -> DecisionRow:
@@ -60,16 +58,10 @@ def decision_row(measured: Measured, ruling: Ruling, measurement: Measurement) -
         table_depth=measurement.load.table_depth(cell),
         step_us=measured.step_us[0],
         spare_blocks=measured.spare_blocks,
-        **_trial_rows(measured.trial),
+        burst=None if measured.trial is None else measured.trial.burst,
+        lifecycle=None if measured.trial is None else measured.trial.lifecycle,
         phases=[phase_row("cold", measured.cold), phase_row("steady", measured.steady)],
     )
-
-
-def _trial_rows(trial: Trial | None) -> dict[str, Any]:
-    if trial is None:
-        return {}
-    burst = None if trial.burst is None else BurstRow(**asdict(trial.burst))
-    return {"burst": burst, "lifecycle": LifecycleRow(**asdict(trial.lifecycle))}
 
 
 def phase_row(phase: Literal["cold", "steady"], repeats: Sequence[Served]) -> PhaseRow:

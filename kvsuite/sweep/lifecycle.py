@@ -8,12 +8,13 @@ fits the pool is neither refused for good nor left waiting.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvsuite.engine.registry import open_engine
+from kvsuite.record.decision_rows import LifecycleRow
 from kvsuite.replay.driver import replay
 from kvsuite.replay.endings import endings
 from kvsuite.trace.model import ABSENT
@@ -27,30 +28,14 @@ if TYPE_CHECKING:
     from kvsuite.trace.model import Trace
 
 FORKS = ("fork:every=16,n=2", "beam:every=24,width=4,after=3")
+"""Drawn onto the stretch: see `kvsuite.trace.overlay`."""
 SEED = 7
+"""Of every draw, so that a decision is the same again."""
 GONE_SHARE = 0.5
 """Of those under way at the fullest step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lifecycle:
-    """What became of the requests of a stretch."""
-
-    requests: int
-    """Those drawn onto it included."""
-    forked: int
-    denied: int
-    """Samples and beams that found no seat or no room."""
-    left_at_once: int
-    """Clients that went away in the burst."""
-    preempted: int
-    tokens_read: int
-    """Written, and read back before they were let go."""
-    broken: str | None
-    """The first law that was broken, or request that did not end as it must."""
-
-
-def lived_through(stretch: Stretch, seed: int = SEED) -> Lifecycle:
+def lived_through(stretch: Stretch, seed: int = SEED) -> LifecycleRow:
     """Take an option's engine through the life of its stretch.
 
     **Raises:** `EngineError` when the engine leaves nothing to judge.
@@ -61,7 +46,7 @@ def lived_through(stretch: Stretch, seed: int = SEED) -> Lifecycle:
     done = replay(trace, engine, scheduler=scheduler)
     pool = done.timeline.pools[0]
     found = [*done.violations, *endings(trace, done)]
-    return Lifecycle(
+    return LifecycleRow(
         requests=len(trace),
         forked=pool.total("forked"),
         denied=pool.total("fork_denied"),
@@ -72,9 +57,9 @@ def lived_through(stretch: Stretch, seed: int = SEED) -> Lifecycle:
     )
 
 
-def cut_short(stretch: Stretch, error: EngineError) -> Lifecycle:
+def cut_short(stretch: Stretch, error: EngineError) -> LifecycleRow:
     """Return the life of a stretch whose engine left nothing to judge."""
-    return Lifecycle(
+    return LifecycleRow(
         requests=len(stretch.trace),
         forked=0,
         denied=0,

@@ -18,11 +18,10 @@ from kvsuite.sweep.lifecycle import cut_short, lived_through
 from kvsuite.sweep.measure import phase
 
 if TYPE_CHECKING:
-    from kvsuite.sweep.burst import DivergenceBurst
+    from kvsuite.record.decision_rows import BurstRow, LifecycleRow
     from kvsuite.sweep.cells import Cell
     from kvsuite.sweep.costs import CostSource
     from kvsuite.sweep.fullest import Stretch
-    from kvsuite.sweep.lifecycle import Lifecycle
     from kvsuite.sweep.measure import Clock, Measured, Measurement
     from kvsuite.sweep.slo import Slo
     from kvsuite.trace.model import Trace
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 class Trial:
     """How an option bore it."""
 
-    lifecycle: Lifecycle
+    lifecycle: LifecycleRow
     """As it would ship."""
-    burst: DivergenceBurst | None
+    burst: BurstRow | None
     """With sharing; ``None`` for an option that shares nothing, and for an engine that does not fork."""
     sharing: bool
     """Whether it would ship with shared prefixes."""
@@ -111,5 +110,5 @@ class Trials:
         )
 
 
-def _not_survived(lifecycle: Lifecycle) -> str | None:
+def _not_survived(lifecycle: LifecycleRow) -> str | None:
     return None if lifecycle.broken is None else f"does not survive its lifecycle: {lifecycle.broken}"

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kvsuite.cache.layout import model_layout
-from kvsuite.cli import calibrate_run, sweep_costs
-from kvsuite.cli.sweep_costs import calibrate_into
+from kvsuite.cli import calibrate_run
 from kvsuite.device.select import device_name
-from kvsuite.errors import ConfigError
 from kvsuite.record.reader import read_record
 from kvsuite.sweep import measure
-from kvsuite.sweep.calibration_file import write_calibration
 from tests.sweep.burst_clock import burst_clock
-from tests.sweep.calibrations import calibration
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -300,25 +294,3 @@ def test_an_engine_that_breaks_a_law_does_not_ship_and_fails_the_run(
     (line,) = read_record(tmp_path / "run" / "run.jsonl").decisions
     assert [row.verdict for row in line.rows][1] == "reject"
     assert [(row.unfit or "").startswith("breaks a law: ") for row in line.rows] == [False, True]
-
-
-def test_a_calibration_without_a_size_is_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    orders: list[CalibrateOrder] = []
-    made = calibration()
-    path = tmp_path / "calibration.json"
-    write_calibration(path, made)
-    monkeypatch.setattr(calibrate_run, "run", orders.append)
-    monkeypatch.setattr(sweep_costs, "local_device", lambda costs_device: costs_device)
-    layout = model_layout(made.model)
-    calibrate_into(path, made.model, layout, (1, 16))
-    assert not orders
-    calibrate_into(path, made.model, layout, (1, 32))
-    assert [(order.model, order.sizes) for order in orders] == [(made.model, (1, 32))]
-
-
-def test_a_rank_of_several_is_not_measured(tmp_path: Path) -> None:
-    layout = replace(model_layout("llama-3.1-8b"), tp_size=2)
-    with pytest.raises(ConfigError, match="the layout is of one rank of 2: give --calibration"):
-        calibrate_into(tmp_path / "calibration.json", "llama-3.1-8b", layout, (1, 16))

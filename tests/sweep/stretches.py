@@ -16,7 +16,7 @@ from kvsuite.trace.model import TraceSource
 from kvsuite.trace.rows import Row, trace_of
 
 if TYPE_CHECKING:
-    from kvsuite.sweep.burst import DivergenceBurst
+    from kvsuite.record.decision_rows import BurstRow
     from kvsuite.trace.model import Trace
 
 
@@ -49,7 +49,7 @@ def stretch(trace: Trace, blocks: int, *, seats: int = 16, engine: str = "refere
     return Stretch(trace, cell(trace, blocks, seats=seats, engine=engine), COSTS)
 
 
-def bears(asked: Stretch) -> DivergenceBurst:
+def bears(asked: Stretch) -> BurstRow:
     """Return the largest burst of an engine that forks."""
     burst = largest_burst(asked)
     assert burst is not None

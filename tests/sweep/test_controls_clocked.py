@@ -26,6 +26,7 @@ from tests.sweep.burst_clock import burst
 from tests.sweep.decisions import DEEP, SIZES, judged, measured, plan, stated
 
 if TYPE_CHECKING:
+    from kvsuite.sweep.cells import Core
     from kvsuite.sweep.clock import ClockedReplay
     from kvsuite.trace.model import Trace
 
@@ -42,7 +43,7 @@ def requests(*rows: dict[str, Any]) -> Trace:
     return trace_of(given, TraceSource("test", "by hand"), block_size=0)
 
 
-def cell(trace: Trace, engine: str, slots: int, core: str = "auto", **more: Any) -> Cell:
+def cell(trace: Trace, engine: str, slots: int, core: Core = "auto", **more: Any) -> Cell:
     """Return a control on so many slots, for four sequences and four tokens a step."""
     layout = model_layout("tiny")
     return Cell(
@@ -51,7 +52,7 @@ def cell(trace: Trace, engine: str, slots: int, core: str = "auto", **more: Any)
         block_size=1,
         pool_bytes=slots * layout.bytes_per_token,
         layout=layout,
-        core=core,  # type: ignore[arg-type]
+        core=core,
         **{"scheduler": SchedulerConfig(max_sequences=4, max_step_tokens=4), "prefix_cache": False, **more},
     )
 
@@ -72,7 +73,7 @@ def drawn_trace() -> Trace:
 @pytest.mark.parametrize(
     ("engine", "core", "table"), [(ONE, "compiled", 1), (ONE, "step", 1), (MAX, "auto", 9)]
 )
-def test_one_reservation_lets_the_second_wait(engine: str, core: str, table: int) -> None:
+def test_one_reservation_lets_the_second_wait(engine: str, core: Core, table: int) -> None:
     """6 + 3 and 2 + 1 tokens at once, 4 a step, on 12 slots: room for one reservation of 9.
 
     step  does                    lasts                                   ends

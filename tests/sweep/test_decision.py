@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from kvsuite.errors import ConfigError
-from kvsuite.sweep.burst import DivergenceBurst
+from kvsuite.record.decision_rows import BurstRow, LifecycleRow
 from kvsuite.sweep.charge import blocks_left, charged, table_bytes
 from kvsuite.sweep.clock import StepCosts
-from kvsuite.sweep.costs import read_costs
 from kvsuite.sweep.decision import trend
-from kvsuite.sweep.lifecycle import Lifecycle
 from kvsuite.sweep.load import Load
 from kvsuite.sweep.recipe import changes, compare
 from kvsuite.sweep.slo import Slo
 from kvsuite.sweep.trial import Trial
 from tests.sweep.burst_clock import burst
 from tests.sweep.decisions import DEEP, LAYOUT, SIZES, judged, measured, plan, stated
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_tables_by_hand() -> None:
@@ -167,10 +161,10 @@ def test_what_does_not_survive_is_struck_and_the_knee_found_again() -> None:
 
 def tried(*, unfit: str | None = None, unshared_tokens: tuple[int, ...] = ()) -> Trial:
     """Return a trial in which 7 samples were borne, and sharing went where tokens without it are given."""
-    lifecycle = Lifecycle(
+    lifecycle = LifecycleRow(
         requests=10, forked=2, denied=0, left_at_once=3, preempted=0, tokens_read=99, broken=unfit
     )
-    burst = DivergenceBurst(largest=7, bound="blocks", spare_blocks=7, running=4, copied_tokens=21)
+    burst = BurstRow(largest=7, bound="blocks", spare_blocks=7, running=4, copied_tokens=21)
     return Trial(
         lifecycle=lifecycle,
         burst=burst,
@@ -273,57 +267,3 @@ def test_the_trend_of_step_time_over_depth() -> None:
     assert trend([1, 2, 3, 4], [8, 1, 1, 0])[1] == pytest.approx(-0.9486832980)
     assert trend([1, 2], [5, 5]) == (0.0, None)
     assert trend([3, 3], [5, 6]) == (None, None)
-
-
-def test_stated_costs_come_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "costs.json"
-    path.write_text('{"device": "d", "kernel": "k", "blocks": {"16": {"base_us": 5}}}')
-    source = read_costs(path)
-    assert source.costs(16) == StepCosts(base_us=5)
-    with pytest.raises(ConfigError, match="no costs for blocks of 8 tokens: there are some for 16"):
-        source.costs(8)
-    with pytest.raises(ConfigError, match="no costs of a contiguous control are stated"):
-        source.draw_control(0)
-    path.write_text('{"device": "d", "kernel": "k", "blocks": {"16": {}}, "control": {"base_us": 4}}')
-    assert read_costs(path).draw_control(0) == StepCosts(base_us=4)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "no calibration"),
-        ('{"device": "d", "kernel": "k", "blocks": {}}', "expected a device, a kernel, one block size"),
-        (
-            '{"device": "d", "kernel": "k", "blocks": {"16": {"base_us": -1}}}',
-            "base_us is -1.0, expected 0 or more",
-        ),
-        ('{"device": "d", "kernel": "k", "blocks": {"0": {}}}', "a size of 1 or more"),
-        (
-            '{"device": "d", "kernel": "k", "blocks": {"1": {}}, "control": {"table_entry_us": 2}}',
-            "no table_entry_us and no block_us, .*; found 2 and 0",
-        ),
-        (
-            '{"device": "d", "kernel": "k", "blocks": {"1": {}}, "control": {"block_us": 3}}',
-            "found 0 and 3",
-        ),
-        (
-            '{"device": "d", "kernel": "k", "blocks": {"16": {"base": 9}}}',
-            "block size 16: 'base' is none of base_us, sequence_us",
-        ),
-        (
-            '{"device": "d", "kernel": "k", "blocks": {"16": {"base_us": 1e300}}}',
-            "a cost of 1e.300 us: expected 1e.12 or less",
-        ),
-        (
-            '{"device": "d", "kernel": "k", "spread": 1000, "blocks": {"16": {"base_us": 9}}}',
-            "a spread of 1000: expected 1 or less",
-        ),
-    ],
-)
-def test_files_that_are_no_calibration(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "costs.json"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        read_costs(path)
-    with pytest.raises(ConfigError, match="cannot read the calibration"):
-        read_costs(tmp_path / "none.json")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from kvsuite.errors import EngineError
 from kvsuite.sweep import fullest, lifecycle, trial
@@ -19,10 +20,10 @@ from kvsuite.trace.overlay import apply_overlay
 from tests.sweep.stretches import COSTS, SOURCE, cell, together
 
 if TYPE_CHECKING:
+    from kvsuite.record.decision_rows import LifecycleRow
     from kvsuite.sweep.cells import Cell
     from kvsuite.sweep.clock import ClockedReplay, StepCosts
     from kvsuite.sweep.fullest import Stretch
-    from kvsuite.sweep.lifecycle import Lifecycle
     from kvsuite.trace.model import Trace
 
 
@@ -85,7 +86,7 @@ def test_without_sharing_all_is_clocked_and_lived_again_with_the_draws_of_each_r
         clocked.append((cell.prefix_cache, costs))
         return clock_cell(cell, trace, costs)
 
-    def live(stretch: Stretch) -> Lifecycle:
+    def live(stretch: Stretch) -> LifecycleRow:
         lived.append(stretch.cell.prefix_cache)
         return lived_through(stretch)
 
@@ -111,7 +112,7 @@ def test_what_does_not_survive_is_unfit_with_sharing_and_without(
     trace = together(3, 6, 4)
     measurement, option = measured_of(trace, 15, SLO)
     monkeypatch.setattr(
-        trial, "lived_through", lambda stretch: replace(lived_through(stretch), broken="r3 starves")
+        trial, "lived_through", lambda stretch: structs.replace(lived_through(stretch), broken="r3 starves")
     )
     tried = trials(trace, measurement, SLO, declared)(option)
     assert (tried.sharing, tried.unfit) == (declared == 0, "does not survive its lifecycle: r3 starves")

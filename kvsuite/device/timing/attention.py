@@ -14,8 +14,9 @@ from kvsuite.device.attention.bandwidth import PlainRead
 from kvsuite.device.attention.call import KVView
 from kvsuite.device.attention.flashinfer import FlashInferKernel
 from kvsuite.device.attention.pool import OneBuffer
-from kvsuite.device.spans import timed, timed_now
-from kvsuite.device.timing.rounds import Load, Task, What
+from kvsuite.device.spans import spans_on, timed, timed_now
+from kvsuite.device.timing import readings
+from kvsuite.device.timing.rounds import Load, Task, What, in_rounds
 from kvsuite.errors import KernelUnavailable
 
 if TYPE_CHECKING:
@@ -68,6 +69,35 @@ class AttentionBench:
             device=device,
         )
         self._swept = torch.zeros(-(-cache_bytes // 4), dtype=torch.float32, device=device)
+
+    @classmethod
+    def at_point(
+        cls,
+        kernel: DecodeAttention,
+        control: DecodeAttention,
+        shape: DecoderShape,
+        point: tuple[int, int],
+        sizes: Iterable[int],
+        *,
+        device: str,
+    ) -> AttentionBench:
+        """Return the tasks of one point, at those of ``sizes`` that the kernel takes."""
+        return cls(
+            kernel,
+            control,
+            shape,
+            [point],
+            [size for size in sizes if size in kernel.block_sizes],
+            min_tokens=1,
+            device=device,
+            spans=spans_on(device),
+            cache_bytes=readings.cache_bytes(device),
+        )
+
+    def cold(self, rounds: int) -> dict[tuple[str, int | None], tuple[float, ...]]:
+        """Return the microseconds of each round after caches were swept, by part and block size."""
+        timings = (timing for timing in in_rounds(list(self.tasks()), rounds) if timing.what.cold)
+        return {(timing.what.part, timing.what.block_size): timing.rounds_us for timing in timings}
 
     def view(self, block_size: int) -> KVView:
         """Return the whole blocks of that size in the buffer."""
