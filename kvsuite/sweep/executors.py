@@ -43,6 +43,10 @@ class Threads(ThreadPoolExecutor):
         super().shutdown(wait, cancel_futures=cancel_futures)
 
 
+_GRACE_S = 5.0
+"""What processes that were told to end are given."""
+
+
 class Processes(Executor):
     """Slots of one process each: a process that dies costs the cell it ran, and its slot gets another.
 
@@ -66,9 +70,13 @@ class Processes(Executor):
         self._closed = True
         self._threads.shutdown(wait, cancel_futures=cancel_futures or not wait)
         for slot in list(self._slots):
+            manager = slot._executor_manager_thread
             if not wait:
                 _terminate(slot)
             slot.shutdown(wait, cancel_futures=True)
+            if manager is not None:
+                # Its pipe may not close while the interpreter, on its way out, writes to it (Python 3.11).
+                manager.join(_GRACE_S)  # type: ignore[attr-defined]  # typeshed takes the thread for its pipe
 
     def _run(self, call: Callable[[], R]) -> R:
         index = self._idle.get()
